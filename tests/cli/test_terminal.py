@@ -150,6 +150,18 @@ def test_a_validation_without_scores_ends_on_none_of_an_earlier_one():
     ]
 
 
+def test_a_step_without_a_score_shows_no_reward_of_an_earlier_step():
+    progress = Progress()
+    progress.console = Console(width=80, record=True, file=io.StringIO())
+    progress.steps = 3
+    for unscored, reward, said in ((0.0, {"reward": 0.75}, "0.750"), (1.0, {}, "-"),
+                                   (0.5, {"reward": 0.25}, "0.250")):  # fmt: skip
+        progress._take({"entropy": 0.7, "rewards/frac_unscored": unscored, **reward})
+        assert f"reward {said}  entropy 0.700" in progress._line(1)
+        progress.console.print(progress._panel(1))
+        assert progress.console.export_text().splitlines()[0].split()[:2] == ["reward", said]
+
+
 def test_the_time_that_is_left_is_that_of_the_steps_until_now(monkeypatch: pytest.MonkeyPatch):
     progress = Progress()
     progress.steps, progress.first, progress.started = 40, 10, 1000.0

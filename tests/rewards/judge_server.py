@@ -41,12 +41,12 @@ def serve(answer: Answer) -> Iterator[Served]:
         yield served
 
 
-def chat(text: str) -> str:
+def chat(text: str | None, finish_reason: str = "stop") -> str:
     """The body of a chat completion with this text."""
     message = {
         "index": 0,
         "message": {"role": "assistant", "content": text},
-        "finish_reason": "stop",
+        "finish_reason": finish_reason,
     }
     return json.dumps({"object": "chat.completion", "choices": [message]})
 

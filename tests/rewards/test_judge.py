@@ -98,7 +98,8 @@ def test_the_key_comes_from_the_environment(tmp_path, monkeypatch):
         ((200, "<html>", {}), "the judge did not answer: not a chat completion: b'<html>'"),
         ((200, '{"choices": []}', {}), "the judge did not answer: not a chat"),
         ((200, chat(None), {}), "a chat completion without text"),
-        ((401, "bad key", {}), "the judge did not answer: HTTP 401: bad key"),
+        ((401, "bad key", {}), "HTTP 401: bad key; api_key_env names the environment variable"),
+        ((404, "Not Found", {}), "HTTP 404: Not Found; base_url ends before /chat/completions"),
     ],
 )
 def test_what_is_not_a_score_is_unscored_with_the_reason(tmp_path, message, reason):
@@ -109,6 +110,18 @@ def test_what_is_not_a_score_is_unscored_with_the_reason(tmp_path, message, reas
     assert logged == (message if isinstance(message, str) else score.reason)
     asked_again = isinstance(message, tuple) and message[0] == 200
     assert len(served.bodies) == 1 + asked_again
+
+
+@pytest.mark.parametrize("text", ["<think>", None])
+def test_an_answer_that_the_limit_of_tokens_cut_off_names_the_limit(tmp_path, text):
+    """None: all tokens were thoughts, which some servers put elsewhere. A score still counts."""
+    with serve(lambda body: (200, chat(text, "length"), {})) as served:
+        (score,), logged = ask(write(tmp_path, served.url), "2")
+    why = f"no score in the judge's answer {text or ''!r}, which max_tokens = 512 cut off"
+    assert score == Unscored(why, Exit.UNREADABLE)
+    assert (logged, len(served.bodies)) == ([text or ""], 1)
+    with serve(lambda body: (200, chat("Score: 5 is", "length"), {})) as served:
+        assert ask(write(tmp_path, served.url), "2")[0] == [1.0]
 
 
 def test_a_busy_endpoint_is_asked_again(tmp_path):

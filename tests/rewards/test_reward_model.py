@@ -16,12 +16,14 @@ from strop.support.exits import Exit
 TEMPLATE = "{% for m in messages %}{{ m['role'][0] | length }}:{{ m['content'] }}\n{% endfor %}"
 
 
-def save(folder, template=None, labels=1, kind=Qwen3ForSequenceClassification, pad="<pad>"):
+def save(
+    folder, template=None, labels=1, kind=Qwen3ForSequenceClassification, pad="<pad>", missing=0
+):
     ours = tokenizer()
     ours.chat_template = template
     ours.pad_token = pad
     config = Qwen3Config(
-        vocab_size=len(ours), hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        vocab_size=len(ours) - missing, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=32,
         initializer_range=0.5, num_labels=labels, pad_token_id=None, bos_token_id=None,
         eos_token_id=ours.eos_token_id,
@@ -58,6 +60,19 @@ def test_scores_are_the_models_logits_whatever_the_batch(folder):
         assert scores == pytest.approx(expected, rel=1e-4)
 
 
+def test_special_tokens_end_a_text_as_in_the_models_training(folder):
+    """Such a model reads its score at the end token; messages have what their template writes."""
+    reward = RewardModel(str(folder), special_tokens=True)
+    end = tokenizer().eos_token
+    assert tokenizer()(f"1+2=3{end}")["input_ids"][-1] == tokenizer().eos_token_id
+    expected = [alone(folder, f"1+2=3{end}"), alone(folder, f"3*4=12{end}")]
+    assert reward(["1+2=", "3*4="], ["3", f"12{end}"]) == pytest.approx(expected, rel=1e-4)
+    assert abs(expected[0] - alone(folder, "1+2=3")) > 0.01
+    asked = [{"role": "user", "content": "1+2"}], [{"role": "assistant", "content": "3"}]
+    plain = RewardModel(str(folder))
+    assert reward([asked[0]], [asked[1]]) == plain([asked[0]], [asked[1]])
+
+
 def test_messages_go_through_the_models_chat_template(folder):
     reward = RewardModel(str(folder))
     prompt, completion = (
@@ -80,6 +95,18 @@ def test_texts_that_do_not_fit_have_no_score(folder):
     assert scores[2] == Unscored("0 tokens, the reward model takes 1 to 32", Exit.UNREADABLE)
     assert isinstance(scores[1], float)
     assert isinstance(scores[3], float)
+
+
+def test_a_token_that_the_model_lacks_has_no_score(tmp_path):
+    """Its tokenizer is another model's; on a GPU such a token would end the process."""
+    last = tokenizer().convert_ids_to_tokens(len(tokenizer()) - 1)
+    assert len(last) == 1
+    reward = RewardModel(str(save(tmp_path / "short", missing=1)))
+    unknown, known = reward(["1+", "1+"], [last, "2"])
+    num = len(tokenizer()) - 1
+    why = f"token {num}, the reward model has {num}: its tokenizer is another's"
+    assert unknown == Unscored(why, Exit.UNREADABLE)
+    assert isinstance(known, float)
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end(tmp_path, folder):
@@ -105,12 +132,13 @@ def test_models_that_are_no_reward_models(tmp_path):
         RewardModel(str(save(tmp_path / "causal", kind=Qwen3ForCausalLM)))
     with pytest.raises(UserError, match=r"the folder has no config\.json"):
         RewardModel(str(tmp_path))
-    with pytest.raises(UserError, match="cannot load the reward model 'no/such'"):
+    with pytest.raises(UserError, match=r"no reward model 'no/such': .* Give a folder or a name"):
         RewardModel("no/such")
     with pytest.raises(UserError, match="dtype 'float31' is unknown"):
         RewardModel(str(tmp_path / "three"), dtype="float31")
     for name, value in (("batch_size", 0), ("batch_size", "x"), ("timeout_seconds", "1"),
-                        ("timeout_seconds", 0), ("timeout_seconds", True)):  # fmt: skip
+                        ("timeout_seconds", 0), ("timeout_seconds", True),
+                        ("special_tokens", "x")):  # fmt: skip
         with pytest.raises(UserError, match=f"with {name}={value!r}: make it"):
             RewardModel(str(tmp_path / "three"), **{name: value})
     for device in ("gpu", "privateuseone"):  # the latter is known and not there

@@ -8,7 +8,7 @@ import torch
 from commands import Strop, launch
 from models import without_times
 
-from strop.support.errors import RunStopped
+from strop.support.errors import RunStopped, UserError
 from strop.training.learner.policy import clipped_step
 from strop.training.record import checkpoint, ending
 
@@ -400,3 +400,20 @@ def test_a_reward_that_raises_whatever_it_is_given_is_told_before_step_1(lab, ru
     assert "the reward function always failed on all answers that it was given" in told[0]
     assert "RuntimeError: it is broken" in told[0]
     assert told[0].endswith("the run stops in its first steps")  # nothing about messages
+
+
+@pytest.mark.parametrize("place", ["reward", "evaluation"])
+def test_a_judge_that_does_not_answer_before_step_1_is_refused(lab, runner, tmp_path, place):
+    judge = tmp_path / "strict.toml"
+    judge.write_text(
+        'base_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nprompt = "{completion}"\n'
+        "score = '(1)'\nretries = 0\n"
+    )
+    raw = lab.raw()
+    if place == "reward":
+        raw["reward"] = {"functions": [f"judge:{judge}"]}
+    else:
+        raw["evaluation"] = {**raw.get("evaluation", {}), "reward": f"judge:{judge}"}
+    told = r"reward strict could score no answer before step 1: .*refused\. Start its server"
+    with pytest.raises(UserError, match=told):
+        runner.start(raw, tmp_path / "run")

@@ -12,6 +12,7 @@ from strop.training.learner.step_metrics import (
     _means,
     _rewards,
     exit_metrics,
+    reward_metrics,
     source_metrics,
 )
 from strop.training.services.run import _beside_pending, _with_ends
@@ -30,6 +31,12 @@ def test_an_answer_that_breaks_its_reward_counts_in_the_mean(counted):
     )
     twice = torch.tensor([Exit.TIMEOUT, Exit.DONE, Exit.TIMEOUT, Exit.DONE, Exit.DONE])
     assert exit_metrics(batch.set(exit_B=twice)) == {"exit/timeout": 2 / 5}
+
+
+def test_a_reward_that_gave_no_number_in_a_step_has_no_mean():
+    rows = torch.tensor([[1.0, torch.nan], [0.5, torch.nan]])
+    found = reward_metrics(flat_batch((1,) * 2).set(reward_BM=rows), ["rule", "judge"])
+    assert found == {"rewards/rule/mean": 0.75, "rewards/rule/std": 0.25}
 
 
 def test_demonstrations_and_replays_are_no_answers_of_the_step():

@@ -265,7 +265,8 @@ class Progress:
         rows = [*(sampled if "entropy" in self.history else GIVEN), *self.brought, "grad_norm"]
         rows += _scores(self.history)
         shown = {
-            name: f"{self.history[name].last:.3f}{self._band() if name == 'entropy' else ''}"
+            name: f"{self.shown[name]:.3f}{self._band() if name == 'entropy' else ''}"
+            if name in self.shown else "-"
             for name in rows if name in self.history
         }  # fmt: skip
         table = Table.grid(padding=(0, 2))

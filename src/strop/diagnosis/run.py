@@ -435,7 +435,9 @@ def _has_functions(run: RunFiles) -> bool:
     """Whether reward functions judge answers, alone or beside the rewards of episodes."""
     names = {name for line in run.lines for name in line if name.startswith("rewards/")}
     named = {name.split("/")[1] for name in names if name.endswith("/mean")}
-    return not named or bool(named - OWN_REWARDS)
+    given = (run.settings.get("reward") or {}).get("functions")
+    played = any("episode/turns_mean" in line for line in run.lines)
+    return bool(given or named - OWN_REWARDS) or not (named or played)
 
 
 def unscored(run: RunFiles) -> Finding:

@@ -19,7 +19,7 @@ function that keeps state between calls may see that it runs in several processe
 import selectors
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,17 @@ class Grades:
         """Rewards that failed on every row because of the row or of the reward itself, with the
         message of the first failure.
         """
+        return self._everywhere({cause for cause in Exit if cause.is_policys} | {Exit.REWARD_BUG})
+
+    @property
+    def unreachable(self) -> dict[str, str]:
+        """Rewards whose server answered for no row, with the message of the first failure."""
+        return self._everywhere({Exit.UNREACHABLE})
+
+    def _everywhere(self, causes: Container[Exit]) -> dict[str, str]:
         found: dict[str, list[str]] = {}
         for each in self.failures:
-            if each.cause.is_policys or each.cause is Exit.REWARD_BUG:
+            if each.cause in causes:
                 found.setdefault(each.reward, []).append(each.message)
         return {name: why[0] for name, why in found.items() if len(why) == len(self.scored_B)}
 

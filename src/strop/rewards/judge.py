@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -25,6 +25,12 @@ from strop.support.files import toml_of
 from strop.support.http import UNREAD, Failed, Http, Retries, key_of
 
 _ANSWER_BYTES = 1 << 22
+_KEY_ADVICE = "; api_key_env names the environment variable with its key"
+_ADVICE = {  # by the status of the answer
+    401: _KEY_ADVICE,
+    403: _KEY_ADVICE,
+    404: "; base_url ends before /chat/completions, mostly with /v1; model is one that it serves",
+}
 LARGEST = 1e6  # of the numbers in a judge's file; timeouts cannot be longer
 Text = Annotated[str, Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, le=LARGEST)]
@@ -175,13 +181,14 @@ class Judge:
             raise UserError(f"the judge's prompt cannot be filled with a row: {error}") from error
         with ThreadPoolExecutor(self.settings.concurrency) as pool:
             answers = list(pool.map(self._ask, asked))
-        log_extra("judge", [a.reason if isinstance(a, Unscored) else a for a in answers])
-        return [a if isinstance(a, Unscored) else self._score(a) for a in answers]
+        log_extra("judge", [a.reason if isinstance(a, Unscored) else a.text for a in answers])
+        return [a if isinstance(a, Unscored) else self._score(*a) for a in answers]
 
-    def _score(self, text: str) -> float | Unscored:
+    def _score(self, text: str, cut: bool) -> float | Unscored:
         matches = list(self.pattern.finditer(text))
         if not matches:
-            return _unreadable(f"no score in the judge's answer {text[-120:]!r}")
+            long = f", which max_tokens = {self.settings.max_tokens} cut off" if cut else ""
+            return _unreadable(f"no score in the judge's answer {text[-120:]!r}{long}")
         low, high = self.settings.scale
         try:
             value = float(matches[-1].group(1))
@@ -191,17 +198,18 @@ class Judge:
             return _unreadable(f"the judge's score {value:g} is outside {low:g} to {high:g}")
         return (value - low) / (high - low)
 
-    def _ask(self, prompt: str) -> str | Unscored:
-        """Ask the judge, with as many tries as the settings allow, and return its text."""
+    def _ask(self, prompt: str) -> "Said | Unscored":
+        """Ask the judge, with as many tries as the settings allow, and return what it said."""
         url = f"{self.settings.base_url}/chat/completions"
         body = self._body(prompt)
         try:
-            return self.http.ask(url, body, read=_content, retries=self.retries)
+            return self.http.ask(url, body, read=_said, retries=self.retries)
         except WithoutText as error:
             return _unreadable(f"the judge gave no text: {error}")
         except Failed as error:
             cause = Exit.UNREADABLE if error.status in UNREAD else Exit.UNREACHABLE
-            return Unscored(f"the judge did not answer: {error}", cause)
+            why = f"the judge did not answer: {error}{_ADVICE.get(error.status, '')}"
+            return Unscored(why, cause)
         except OSError as error:
             return Unscored(f"the judge did not answer: {error}", Exit.UNREACHABLE)
 
@@ -233,15 +241,25 @@ def read_settings(path: Path) -> JudgeSettings:
         raise UserError(f"judge {path}: {key} = {first['input']!r}: {why}") from error
 
 
-def _content(answer: bytes) -> str:
-    """The text of a chat completion. Raises Failed for another answer, which may be retried."""
+class Said(NamedTuple):
+    """A judge's answer. cut: it ended at the limit of tokens."""
+
+    text: str
+    cut: bool
+
+
+def _said(answer: bytes) -> Said:
+    """What a chat completion says. Raises Failed for another answer, which may be retried."""
     try:
-        content = json.loads(answer)["choices"][0]["message"]["content"]
-    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        choice = json.loads(answer)["choices"][0]
+        content, cut = choice["message"]["content"], choice.get("finish_reason") == "length"
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise Failed(f"not a chat completion: {answer[:200]!r}", again=True) from error
+    if cut and content is None:  # all of its tokens were thoughts
+        content = ""
     if not isinstance(content, str):
         raise WithoutText(f"a chat completion without text: {answer[:200]!r}", again=True)
-    return content
+    return Said(content, cut)
 
 
 class WithoutText(Failed):

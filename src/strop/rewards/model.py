@@ -12,6 +12,7 @@ import torch
 
 from strop.rewards.answers import text_of
 from strop.rewards.scored import Unscored
+from strop.support import hub
 from strop.support.errors import UserError, first_line
 from strop.support.exits import Exit
 
@@ -21,7 +22,9 @@ class RewardModel:
 
     Text prompts are joined with the completion unchanged; messages go through the reward model's
     own chat template. device: "cpu" or a GPU. dtype: of its weights. A text that is longer than
-    the model's positions has no score. Models are called as in TRL.
+    the model's positions has no score. Models are called as in TRL's GRPO trainer, without special
+    tokens. special_tokens: a text gets those of the tokenizer and its end token, as in training by
+    TRL's RewardTrainer; messages have theirs from the template.
 
     Raises UserError for a model that cannot be loaded or has several labels.
     """
@@ -35,10 +38,12 @@ class RewardModel:
         dtype: str = "float32",
         batch_size: int = 16,
         timeout_seconds: float = 600.0,
+        special_tokens: bool = False,
     ) -> None:
-        _check_options(place, batch_size, timeout_seconds)
+        _check_options(place, batch_size, timeout_seconds, special_tokens)
         self.place = place
         self.batch_size = batch_size
+        self.special_tokens = special_tokens
         self.timeout_seconds = timeout_seconds
         self.tokenizer, self.model = _loaded(place, device, dtype)
         config = self.model.config
@@ -56,12 +61,10 @@ class RewardModel:
         self.max_tokens = int(getattr(text_config, "max_position_embeddings", 2**20))
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any]) -> list[Any]:
-        texts = [self._text(p, c) for p, c in zip(prompts, completions, strict=True)]
-        rows = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        rows = [self._ids(p, c) for p, c in zip(prompts, completions, strict=True)]
         scores: list[Any] = [None] * len(rows)
         for i, ids in enumerate(rows):
-            if not 0 < len(ids) <= self.max_tokens:
-                why = f"{len(ids)} tokens, the reward model takes 1 to {self.max_tokens}"
+            if why := self._why_not(ids):
                 scores[i] = Unscored(why, Exit.UNREADABLE)
         fitting = sorted((i for i, s in enumerate(scores) if s is None), key=lambda i: len(rows[i]))
         for start in range(0, len(fitting), self.batch_size):
@@ -69,6 +72,21 @@ class RewardModel:
             for i, score in zip(members, self._logits([rows[i] for i in members]), strict=True):
                 scores[i] = score
         return scores
+
+    def _why_not(self, ids: list[int]) -> str:
+        """Why the model cannot take these tokens; empty where it can."""
+        known = self.model.get_input_embeddings().num_embeddings
+        if not 0 < len(ids) <= self.max_tokens:
+            return f"{len(ids)} tokens, the reward model takes 1 to {self.max_tokens}"
+        if max(ids) >= known:
+            return f"token {max(ids)}, the reward model has {known}: its tokenizer is another's"
+        return ""
+
+    def _ids(self, prompt: Any, completion: Any) -> list[int]:
+        special = self.special_tokens and isinstance(prompt, str)
+        text, end = self._text(prompt, completion), self.tokenizer.eos_token_id
+        ids: list[int] = self.tokenizer(text, add_special_tokens=special)["input_ids"]
+        return [*ids, end] if special and end is not None and ids[-1:] != [end] else ids
 
     def _text(self, prompt: Any, completion: Any) -> str:
         if isinstance(prompt, str):
@@ -95,8 +113,14 @@ class RewardModel:
         ]  # fmt: skip
 
 
-def _check_options(place: str, batch_size: int, timeout_seconds: float) -> None:
+def _check_options(
+    place: str, batch_size: int, timeout_seconds: float, special_tokens: bool
+) -> None:
     """Raise UserError for options of the wrong type or range."""
+    if type(special_tokens) is not bool:
+        raise UserError(
+            f"reward model {place} with special_tokens={special_tokens!r}: make it true or false"
+        )
     if type(batch_size) is not int or batch_size < 1:
         raise UserError(
             f"reward model {place} with batch_size={batch_size!r}: make it a whole number from 1"
@@ -121,10 +145,13 @@ def _loaded(place: str, device: str, dtype: str) -> tuple[Any, Any]:
         raise UserError(f"no reward model in {place}: the folder has no config.json")
     if not isinstance(getattr(torch, str(dtype), None), torch.dtype):
         raise UserError(f"reward model {place}: dtype {dtype!r} is unknown: float32 or bfloat16")
+    how: dict[str, Any] = {"trust_remote_code": False}
+    if not looks_local:
+        how["local_files_only"] = hub.only_cached(place, what="reward model", shipped=())
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(place, **how)
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            place, dtype=getattr(torch, dtype), output_loading_info=True, trust_remote_code=False
+            place, dtype=getattr(torch, dtype), output_loading_info=True, **how
         )
         model.to(device)
     except Exception as error:  # damaged files, or a device that is not there: of any type

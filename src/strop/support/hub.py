@@ -5,6 +5,7 @@ misspelt name or a missing network only minutes later.
 """
 
 import os
+from collections.abc import Sequence
 
 from strop.assets import SHIPPED
 from strop.support.errors import UserError, did_you_mean, first_line
@@ -12,8 +13,15 @@ from strop.support.errors import UserError, did_you_mean, first_line
 REACH_SECONDS = 10.0
 
 
-def only_cached(name: str, file: str = "config.json") -> bool:
+def only_cached(
+    name: str,
+    file: str = "config.json",
+    what: str = "model",
+    shipped: Sequence[str] = tuple(SHIPPED),
+) -> bool:
     """Whether a model of the hub can only be read from the cache, which has this file of it.
+
+    what, shipped: for the message, the kind of model and those of this kind that ship with strop.
 
     Raises UserError for a model that neither cache nor hub has.
     """
@@ -26,9 +34,12 @@ def only_cached(name: str, file: str = "config.json") -> bool:
         cached = False
     trouble = trouble_with(name, "model")
     if trouble and not cached:
+        others = " or a name of the hub"
+        if shipped:
+            others = f", a name of the hub, or what ships with strop: {', '.join(shipped)}"
         raise UserError(
-            f"no model {name!r}{did_you_mean(name, SHIPPED)}: it is no folder, and {trouble}. Give "
-            f"a folder, a name of the hub, or what ships with strop: {', '.join(SHIPPED)}"
+            f"no {what} {name!r}{did_you_mean(name, shipped)}: it is no folder, and {trouble}. "
+            f"Give a folder{others}"
         )
     return bool(trouble)
 

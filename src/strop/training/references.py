@@ -97,9 +97,12 @@ def _teacher(config: RunConfig, reads: frozenset[str], policy: Policy, loaded: L
     if is_adapter(name):  # it belongs on the model that it was trained on
         own["model"] = config.model.model_copy(update={"name": name})
     other = load_model(config.model_copy(update=own), name, ranks=policy.ranks)
-    if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
+    theirs, ours = (set(each.tokenizer.get_vocab().items()) for each in (other, loaded))
+    if differing := sorted(theirs ^ ours, key=lambda token: (token[1], token[0])):
+        token, number = differing[0]
         raise UserError(
-            f"model.reference={name} has other tokens than {loaded.source}: probabilities of "
+            f"model.reference={name} has other tokens than {loaded.source} ({len(theirs)} and "
+            f"{len(ours)}, the first that differs is {token!r}, number {number}): probabilities of "
             "tokens can be compared between models of one tokenizer alone"
         )
     if isinstance(other, Remote):

@@ -361,6 +361,12 @@ def test_agents_that_all_fail_are_told_without_blaming_a_reward_function(
     assert "episode fails" in findings["Why is the loss 0?"]["answer"]
     _, findings = ask(make_run(tmp_path / "judged", **changed, **{"rewards/mine/mean": 0.0}))
     assert "Do reward functions fail?" in findings
+    lost = {"exit/environment_crash": 1.0, "rewards/frac_unscored": 1.0, "episode/turns_mean": 1.0}
+    run = make_run(tmp_path / "lost", **lost)  # no reward has a mean
+    assert "Do episodes fail?" in ask(run)[1]
+    with (run / "config.toml").open("a") as file:
+        file.write('[reward]\nfunctions = ["mine.py:mine"]\n')
+    assert "Do reward functions fail?" in ask(run)[1]
 
 
 def test_a_cut_that_counts_as_going_on_is_told(ask: Any, tmp_path: Path) -> None:

@@ -71,14 +71,17 @@ def effective_share(means: dict[str, float]) -> float:
 
 
 def reward_metrics(batch: Batch, names: Sequence[str]) -> dict[str, float]:
-    """rewards/{name}/mean and /std over all sampled rollouts that the function gave a number."""
+    """rewards/{name}/mean and /std over all sampled rollouts that the function gave a number; left
+    out where there is none.
+    """
     if "reward_BM" not in batch:
         return {}
     found = {}
     for name, column in zip(names, batch["reward_BM"].double().T, strict=True):
         given = column[~column.isnan()]
-        found[f"rewards/{name}/mean"] = _mean(given)
-        found[f"rewards/{name}/std"] = float(given.std(correction=0)) if given.numel() else 0.0
+        if given.numel():
+            found[f"rewards/{name}/mean"] = _mean(given)
+            found[f"rewards/{name}/std"] = float(given.std(correction=0))
     return found
 
 

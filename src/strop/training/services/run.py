@@ -173,7 +173,7 @@ class RunGrading:
 
         Each must return one finite number or None per answer. Returns a note for each function that
         raises on everything it is given; in the run that loses rows, and stops the run where no
-        answer ever passes. Raises UserError.
+        answer ever passes. Raises UserError, also for a reward whose server does not answer.
         """
         notes: list[str] = []
         if isinstance(self.grader, NoGrader):
@@ -197,8 +197,13 @@ class RunGrading:
                     groups=range(len(prompts)),
                     prompt_texts=texts,
                 )
-                failing = judge([""] * len(prompts), strict=True).failing
-                if failing:  # perhaps on empty answers alone
+                graded = judge([""] * len(prompts), strict=True)
+                for name, why in graded.unreachable.items():
+                    raise UserError(
+                        f"the reward {name} could score no answer before step 1: {why}. Start its "
+                        "server, or correct its settings"
+                    )
+                if failing := graded.failing:  # perhaps on empty answers alone
                     references = [reference(columns, row) or "1" for row in range(len(prompts))]
                     others = judge(references).failing
                     failing = {name: why for name, why in others.items() if name in failing}
