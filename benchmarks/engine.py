@@ -52,6 +52,7 @@ from transformers.generation import StoppingCriteria, StoppingCriteriaList
 
 from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
+from strop.engines.local.causal import cache_name
 from strop.engines.local.engine import LocalEngine
 from strop.support import linear
 from strop.training.learner import models
@@ -152,12 +153,14 @@ def by_generate(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
 
 
 def by_loop(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
+    name = cache_name(model)
+
     def run(asked: Sequence[tuple[int, ...]], ends: Sequence[int]) -> int:
         with torch.no_grad():
             for first in range(0, len(asked), rows):
                 ids, cache = torch.tensor(asked[first : first + rows]), DynamicCache()
                 for _ in range(max(ends[first : first + rows])):
-                    said = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                    said = model(ids, **{name: cache}, use_cache=True, logits_to_keep=1)
                     ids = torch.multinomial(said.logits[:, -1].float().softmax(-1), 1)
         return sum(ends)
 

@@ -25,6 +25,7 @@ from engine import EQUAL, loaded, prompts
 from transformers import DynamicCache
 
 from strop.engines.base import Request
+from strop.engines.local.causal import cache_name
 from strop.engines.local.engine import LocalEngine
 from strop.training.learner import models
 
@@ -43,12 +44,12 @@ def by_engine(engine: LocalEngine, asked: list[tuple[int, ...]]) -> Iterator[Non
 
 def by_loop(model: Any, asked: list[tuple[int, ...]]) -> Iterator[None]:
     """The same for the loop."""
-    ids, cache = torch.tensor(asked), DynamicCache()
+    ids, name, cache = torch.tensor(asked), cache_name(model), DynamicCache()
     for number in range(EQUAL):
         if number:
             yield
         with torch.no_grad():
-            said = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            said = model(ids, **{name: cache}, use_cache=True, logits_to_keep=1)
             ids = torch.multinomial(said.logits[:, -1].float().softmax(-1), 1)
 
 

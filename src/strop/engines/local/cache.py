@@ -89,6 +89,8 @@ class SlotLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
+    get_max_cache_shape = get_max_length  # its name before transformers 5.13
+
 
 BLOCK = 64  # places that a slot grows by, at least
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -101,6 +102,7 @@ class CachedModel:
         self.num_layers: int = config.num_hidden_layers
         self.packed = False
         self.reads: list[Tensor] = []  # weights that recorded passes read; empty: not looked up yet
+        self.cache_name = cache_name(model)
         self.routes = routes_of(model)
         self.experts = experts_of(model)
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
@@ -252,8 +254,8 @@ class CachedModel:
         with watching as watch:
             output = self.model(
                 input_ids=ids, position_ids=positions, attention_mask=masks,
-                past_key_values=self.cache, use_cache=True,
-                logits_to_keep=0 if logits == "all" else 1, **more,
+                use_cache=True, logits_to_keep=0 if logits == "all" else 1,
+                **{self.cache_name: self.cache}, **more,
             )  # fmt: skip
         if watch is not None:
             self.cache.note(watch.chosen().view(*ids.shape, -1))
@@ -485,6 +487,15 @@ def kind_of(model: nn.Module) -> tuple[Any, ...] | None:
     own = getattr(model.config, "_attn_implementation", "")
     attention = tuple(ALL_ATTENTION_FUNCTIONS.get(name) for name in (own, BANDS))
     return code, kinds, attention, repr(settings)
+
+
+def cache_name(model: Any) -> str:
+    """The argument of the model's forward pass that takes a cache, from the signature of its
+    decoder: `cache` since transformers 5.24, `past_key_values` before.
+    """
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    names = inspect.signature((decoder or model).forward).parameters
+    return "cache" if "cache" in names else "past_key_values"
 
 
 def check_module(model: nn.Module) -> None:

@@ -531,13 +531,14 @@ class MasterAdamW(torch.optim.AdamW):
                 weight.copy_(master)
         return loss
 
-    def _init_group(self, group: Any, *tensors: list[Tensor]) -> Any:
+    def _init_group(self, group: Any, *tensors: Any) -> Any:
         """Passes this process's parts of sharded tensors to the step: an element's step needs no
         other element, and torch would look up the sharding for each operation.
         """
         found = super()._init_group(group, *tensors)
         for column in tensors:
-            column[:] = map(shards.local, column)
+            if isinstance(column, list):  # torch 2.6 has a flag among them
+                column[:] = map(shards.local, column)
         return found
 
     def state_dict(self) -> dict[str, Any]:
