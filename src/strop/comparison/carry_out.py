@@ -187,16 +187,12 @@ def _target(plan: Plan) -> dict[str, str]:
 
 
 def _worked(
-    plan: Plan,
-    folder: Path,
-    workers: int,
-    console: Console,
-    asked: RequestedMetrics,
+    plan: Plan, folder: Path, workers: int, console: Console, asked: RequestedMetrics,
     what: str = "method",
-) -> tuple[list[Job], list[str]]:
+) -> tuple[list[Job], list[str]]:  # fmt: skip
     """All runs of a plan, done as far as possible, and one line for each that failed. Raises
     UserError for a requested number that the runs do not have, with the runs saved.
-    """  # fmt: skip
+    """
     jobs = jobs_of(plan, folder)
     counts = {what: len(plan.entries), "seed": len(plan.seeds), "step": plan.steps}
     told = ", ".join(f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items())

@@ -72,7 +72,7 @@ def made_of_each(given: Sequence[tuple[str, G]], make: Callable[[G], M]) -> list
     if not wrong:
         return made
     lines = [
-        message if len(names) == len(given) else f"{names[0]}: {message}"
+        message if len(names) == len(given) else f"{', '.join(names)}: {message}"
         for message, names in wrong.items()
     ]
     if len(lines) == 1:
