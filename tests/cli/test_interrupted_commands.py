@@ -184,9 +184,13 @@ def test_a_command_that_is_stopped_before_it_is_found_says_so(strop, monkeypatch
 def test_a_command_that_is_stopped_while_it_is_loaded_says_so(number: str, tmp_path: Path):
     (tmp_path / "typer.py").write_text(f"import signal\nsignal.raise_signal(signal.{number})\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    said = subprocess.run(
-        [sys.executable, "-m", "strop", "recipes"], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup a child would ignore it
+    try:
+        said = subprocess.run(
+            [sys.executable, "-m", "strop", "recipes"], capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert (said.returncode, said.stdout) == (130, "")
     assert said.stderr == "interrupted: strop was stopped before it started\n"

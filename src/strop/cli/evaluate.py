@@ -11,7 +11,6 @@ from rich.table import Table
 from strop.cli.numbers import numbers
 from strop.cli.train import Data, Reward
 from strop.cli.waiting import loading
-from strop.evaluation.at_k import usual_ks
 from strop.support.errors import UserError
 
 Engine = Annotated[
@@ -40,6 +39,20 @@ Trust = Annotated[
         "as the run's config.toml says; a folder from somebody else can name anything.",
     ),
 ]
+K = Annotated[
+    str,
+    typer.Option(
+        help="Comma-separated k of pass@k and maj@k; default: 1,8, or 1 and --samples where these "
+        "are fewer."
+    ),
+]
+Split = Annotated[
+    str,
+    typer.Option(
+        help="`heldout`, `validation`, `train` or a validation set's name; default: `heldout`, or "
+        "the rows of --data."
+    ),
+]
 
 
 def evaluate(
@@ -47,20 +60,8 @@ def evaluate(
         str,
         typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`."),
     ],
-    k: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated k of pass@k and maj@k; default: 1,8, or 1 and --samples where "
-            "these are fewer."
-        ),
-    ] = "",
-    split: Annotated[
-        str,
-        typer.Option(
-            help="`heldout`, `validation`, `train` or a validation set's name; default: `heldout`, "
-            "or the rows of --data."
-        ),
-    ] = "",
+    k: K = "",
+    split: Split = "",
     num_samples: Annotated[
         int, typer.Option("--samples", min=0, help="Answers per prompt; 0: 16 or the largest k.")
     ] = 0,
@@ -85,11 +86,13 @@ def evaluate(
 
     A run's checkpoint samples as in the run's validation. Intervals are bootstrapped over prompts.
     """
-    ks = numbers("--k", k, int, 1) if k else usual_ks(8, num_samples)
+    given = numbers("--k", k, int, 1) if k else ()
     loading(source)
     from strop.api.inference import check_scoring, open_model, scored
+    from strop.evaluation.at_k import usual_ks
     from strop.evaluation.summary import as_json as flat
 
+    ks = given or usual_ks(8, num_samples)
     num_samples = num_samples or max(16, *ks)
     split = split or ("train" if data else "heldout")
     check_scoring(ks, num_samples)

@@ -17,7 +17,7 @@ def usual_ks(most: int, num_samples: int) -> tuple[int, ...]:
     """The k that are reported where none is given: 1, and `most` or, where that is less, the number
     of samples; 0 samples: as many as are needed.
     """
-    return tuple(sorted({1, min(most, num_samples or most)}))
+    return tuple(sorted({1, min(most, num_samples if num_samples > 0 else most)}))
 
 
 def pass_at_k(n_P: ArrayLike, c_P: ArrayLike, k: int) -> Floats:
