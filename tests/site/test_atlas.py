@@ -82,14 +82,16 @@ def test_rows_of_a_recipe_with_words_that_it_had_before_do_not_count() -> None:
     assert pair.ours["pass@1"] == "0.8"
 
 
-def test_recipes_whose_runs_are_equal_are_named() -> None:
+def test_recipes_whose_runs_are_equal_in_the_seeds_that_all_have_are_named() -> None:
     same, other = (
-        dict.fromkeys(("seed", "pass@1", "pass@16", "sampled", "curve"), x) for x in "12"
+        {"seed": "0", **dict.fromkeys(("pass@1", "pass@16", "sampled", "curve"), x)} for x in "12"
     )
     pairs = {
         name: [atlas_numbers.Pair(ours, same)]
         for name, ours in {"b": other, "a": other, "c": same, "d": dict(other, curve="3")}.items()
     }
+    later = [dict(each, seed="1") for each in (other, same)]
+    pairs["a"].append(atlas_numbers.Pair(*later))  # which no other recipe has
     assert write_atlas._repeated(pairs) == ["`a`, `b`", "`c`, `grpo`"]
 
 
