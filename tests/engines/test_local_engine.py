@@ -447,6 +447,16 @@ def test_a_model_is_tried_unless_one_of_its_kind_was(monkeypatch):
     assert len(trials) == 9
 
 
+def test_a_cache_has_the_name_that_the_decoder_gives_it() -> None:
+    model = tiny("llama")
+    for forward, name in (
+        (lambda input_ids, cache=None: None, "cache"),
+        (lambda input_ids, past_key_values=None: None, "past_key_values"),
+    ):
+        model.get_decoder().forward = forward
+        assert causal.cache_name(model) == name
+
+
 def test_a_model_that_ignores_its_mask_is_refused(monkeypatch):
     model = tiny("llama", dtype=torch.float32)
     monkeypatch.setattr(causal, "TRIED", {})
