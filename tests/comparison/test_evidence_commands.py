@@ -31,12 +31,13 @@ def test_the_commands_on_the_pages_make_plans(
     assert set(plans) == {
         "g2", "g4", "hard", "corridor", "grpo400", "methods", "hpt", "stale16",
         "forking", "four", "small4", "w-grpo", "worked", "draws", "budgets", "attempts", "retries",
-        "tuned",
+        "tuned", "tuned_more",
     }  # fmt: skip
     assert all(len(plan.seeds) == 5 for plan in plans.values())
-    tuned = plans.pop("tuned")
-    assert len(tuned.entries) == 30
-    assert all('lr = "linear(1e-3, 0)"' in entry.config for entry in tuned.entries)
+    for name, settings in (("tuned", 30), ("tuned_more", 35)):
+        tuned = plans.pop(name)
+        assert len(tuned.entries) == settings
+        assert all('lr = "linear(1e-3, 0)"' in entry.config for entry in tuned.entries)
     assert all("lr = 0.0003\n" in e.config for plan in plans.values() for e in plan.entries)
     assert plans["methods"].scoring.at == (100, 200)
     assert plans["methods"].scoring.band == (0.3, 0.4)
