@@ -258,3 +258,15 @@ def test_eval_and_sample_of_no_run(strop, tmp_path):
     assert result.code == 2
     assert result.err.count("\n") == 1
     assert not (tmp_path / "page.html").exists()
+
+
+def test_the_folder_of_a_comparison_names_a_run_inside(strop, run, tmp_path):
+    comparison = tmp_path / "comparison"
+    shutil.copytree(run, comparison / "runs" / "grpo-0")
+    for words in (
+        ["inspect", comparison], ["eval", comparison], ["sample", comparison, "1+1="],
+        ["export", comparison, tmp_path / "model"], ["train", "--resume", comparison],
+    ):  # fmt: skip
+        result = strop(*words)
+        assert result.code == 2
+        assert result.err.endswith(f", such as {comparison / 'runs' / 'grpo-0'}\n"), result.err
