@@ -153,6 +153,13 @@ def test_rewards(source, part, refused, tmp_path):
 
 def test_models(refused, tmp_path, lab):
     assert "the folder has no config.json" in refused(model=tmp_path)
+    (tmp_path / "run/checkpoints/step-000002").mkdir(parents=True)
+    for given in (tmp_path / "run", tmp_path / "run/checkpoints"):
+        line = refused(model=given)
+        assert line.endswith(f"; give a model's, such as {tmp_path}/run/checkpoints/step-000002")
+    (tmp_path / "file").write_text("")
+    for given in (tmp_path / "file", "./nothing"):
+        assert f"no model in {given}: it is no folder, seen from {tmp_path}" in refused(model=given)
     (tmp_path / "config.json").write_text("{}")
     assert f"cannot load the model '{tmp_path}'" in refused(model=tmp_path)
     shutil.copytree(lab.model, tmp_path / "half")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.support.errors import UserError
+from strop.support.inside import run_inside
 
 NAME = "metrics.jsonl"
 MOST_STEPS = 2**53
@@ -40,12 +41,6 @@ def check_recorded(folder: Path, file: str = NAME) -> None:
         raise UserError(
             f"{folder} is not a run: {why}; give the folder that training wrote{run_inside(folder)}"
         )
-
-
-def run_inside(folder: Path) -> str:
-    """The words `, such as RUN` for a folder with runs inside, as of a comparison, or none."""
-    runs = sorted(each.parent for at in ("*", "*/*") for each in folder.glob(f"{at}/{NAME}"))
-    return f", such as {runs[0]}" if runs else ""
 
 
 class Growing:
