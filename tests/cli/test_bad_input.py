@@ -153,6 +153,13 @@ def test_rewards(source, part, refused, tmp_path):
 
 def test_models(refused, tmp_path, lab):
     assert "the folder has no config.json" in refused(model=tmp_path)
+    (tmp_path / "run/checkpoints/step-000002").mkdir(parents=True)
+    for given in (tmp_path / "run", tmp_path / "run/checkpoints"):
+        line = refused(model=given)
+        assert line.endswith(f"; give a model's, such as {tmp_path}/run/checkpoints/step-000002")
+    (tmp_path / "file").write_text("")
+    for given in (tmp_path / "file", "./nothing"):
+        assert f"no model in {given}: it is no folder, seen from {tmp_path}" in refused(model=given)
     (tmp_path / "config.json").write_text("{}")
     assert f"cannot load the model '{tmp_path}'" in refused(model=tmp_path)
     shutil.copytree(lab.model, tmp_path / "half")
@@ -258,3 +265,15 @@ def test_eval_and_sample_of_no_run(strop, tmp_path):
     assert result.code == 2
     assert result.err.count("\n") == 1
     assert not (tmp_path / "page.html").exists()
+
+
+def test_the_folder_of_a_comparison_names_a_run_inside(strop, run, tmp_path):
+    comparison = tmp_path / "comparison"
+    shutil.copytree(run, comparison / "runs" / "grpo-0")
+    for words in (
+        ["inspect", comparison], ["eval", comparison], ["sample", comparison, "1+1="],
+        ["export", comparison, tmp_path / "model"], ["train", "--resume", comparison],
+    ):  # fmt: skip
+        result = strop(*words)
+        assert result.code == 2
+        assert result.err.endswith(f", such as {comparison / 'runs' / 'grpo-0'}\n"), result.err

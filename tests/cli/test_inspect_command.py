@@ -26,7 +26,7 @@ def test_a_page_is_written_and_mistakes_are_told(strop, recorded, tmp_path):
     assert result.out.endswith("step 1\n")
     for words, told in (
         ((recorded, "--step", "7"), "has kept no tokens of step 7; there are 1, 2"),
-        ((tmp_path / "nothing",), "is not a run's folder"),
+        ((tmp_path / "nothing",), "is not a run: it does not exist"),
         ((recorded, "--port", "99999"), "'--port': Input should be less than"),
     ):
         result = strop("inspect", *words)

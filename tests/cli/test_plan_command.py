@@ -184,6 +184,7 @@ def test_a_run_calibrates_a_model(strop, model, run, tmp_path):
         (["--gpus", "4"], "give --kind: A100, B200"),
         (["--gpus", "4", "--kind", "H1000"], "did you mean H100"),
         (["--gpus", "4", "--kind", "H100"], "give the lengths of answers"),
+        (["--gpus", "4", *GPUS, "--lengths", "none.txt"], "names no file here, takes numbers"),
         (["--gpus", "4", *GPUS, *LENGTHS, "--workers", "4"], "--workers is for a plan from a run"),
         (["--gpus", "4", *GPUS, *LENGTHS, "--assume", "mfu=3"], "at most 1"),
         (["--gpus", "0", *GPUS, *LENGTHS], "--gpus 0: 0 is not between 1 and 65536"),

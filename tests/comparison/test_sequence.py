@@ -118,6 +118,16 @@ def test_tasks_follow_each_other_and_a_rerun_goes_on(call: Call, tmp_path: Path)
     assert "holds another sequence" in result.err
 
 
+def test_one_whose_first_task_was_refused_may_be_corrected(call: Call, tmp_path: Path) -> None:
+    result = call("rollout.max_tokens=4096")
+    assert result.code == 2
+    assert "leaves no prompt beside max_tokens=4096" in result.err
+    again = call("rollout.max_tokens=2048")
+    assert "leaves no prompt beside max_tokens=2048" in again.err
+    (tmp_path / "out/1-first").mkdir()
+    assert "holds another sequence" in call("rollout.max_tokens=4096").err
+
+
 def test_of_adapters_the_next_task_begins_with_the_sum(call: Call, tmp_path: Path) -> None:
     result = call("model.lora_rank=2")
     assert result.code == 0, result.err

@@ -251,6 +251,10 @@ def test_addresses_and_options_are_checked():
             source_of(f"openenv:{url}", options).make()
     with pytest.raises(UserError, match="give openenv:URL"):
         source_of("openenv:")
+    nobody = source_of("openenv:http://127.0.0.1:9")
+    (failed,) = (episodes := Episodes(nobody, (5,), limits=CallLimits(0, 20.0))).reset()
+    assert "no OpenEnv server answers at http://127.0.0.1:9, start it before the run" in failed.why
+    episodes.close()
 
 
 def test_its_connections_are_those_of_one_loop(server):

@@ -47,7 +47,7 @@ def test_a_prompt_of_messages_is_said_in_words(make_step):
 
 
 def test_errors_say_what_there_is(make_step, tmp_path):
-    with pytest.raises(UserError, match=r"is not a run's folder: it has no config.toml"):
+    with pytest.raises(UserError, match=r"is not a run: it has no config.toml"):
         recorded_steps(tmp_path)
     (tmp_path / "config.toml").write_text("")
     with pytest.raises(UserError, match=r"kept no tokens: .* training.inspect"):

@@ -24,6 +24,7 @@ from strop.method import notation, reading
 from strop.method.part import Use
 from strop.parts.control.step_back_to_anchor import StepBackToAnchor
 from strop.support.errors import UserError
+from strop.training.settings import config
 
 HOSTED = [how for entry in catalogue.recipes() if (how := hosted(entry.name, TRL)[0])]
 NUM, WIDTH = 16, 9
@@ -329,4 +330,4 @@ def test_all_but_the_model_is_strops_own_on_tinkers_api() -> None:
     anchored = dataclasses.replace(notation.recipe("grpo"), control=(Use(StepBackToAnchor()),))
     assert why_not(anchored, TINKER).startswith("keeps a copy of the policy's weights")
     with pytest.raises(UserError, match=r"Tinker cannot host .*; grpo, which it changes, works"):
-        check(notation.recipe("entropy_bonus"), TINKER, "entropy_bonus")
+        config.make({"recipe": "entropy_bonus", "engine": {"kind": "tinker"}}).build()

@@ -105,3 +105,6 @@ def test_what_is_no_configuration(tmp_path, text, why):
         read_model(tmp_path)
     with pytest.raises(UserError, match=r"has no config\.json: .* hub is not fetched; its config"):
         read_model(tmp_path / "none")
+    (tmp_path / "run/checkpoints/step-000003").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"such as .*run/checkpoints/step-000003\. A name on"):
+        read_model(tmp_path / "run")

@@ -103,7 +103,10 @@ def models_of(world):
 
 
 def test_settings_of_a_critic_that_is_none_are_named(lab):
-    for settings, void in (({}, []), ({"hidden_size": 8, "lr": 0.1}, ["lr", "hidden_size"])):
+    of_tiny = dict(config.SMALL["critic"])  # as in the settings of a sequence's later task
+    for settings, void in (
+        ({}, []), (of_tiny, []), ({"hidden_size": 8, "lr": 0.1}, ["lr", "hidden_size"])
+    ):  # fmt: skip
         _, world = world_of(lab.raw(critic=settings))
         world.services.close()
         named = ", ".join(f"critic.{name}" for name in void)

@@ -353,6 +353,7 @@ def test_roles_swap_their_adapters_and_the_moments_begin_anew(runner, tmp_path):
         ({"stages": {"control": "step_back_to_anchor"}}, "step_back_to_anchor do not go together"),
         ({"recipe": "arpo", "data": {"task": "corridor"}}, "branch_after_turns knows no roles"),
         ({"roles": {"play": {"0": "first", "1": "no/where"}}}, "no/where holds no adapter"),
+        ({"roles": {"play": "ech"}}, "roles.play = 'ech': give each, or a player for each role"),
         (
             {"data": {"task": f"{OWN}:Relay"}, "roles": {"play": {"0": "first", "1": "base"}}},
             "a player that is not trained needs a game",

@@ -26,6 +26,7 @@ from strop.method.notation import named
 from strop.method.part import Use, at_step
 from strop.parts.rollout import substitutes
 from strop.support.errors import UserError, several
+from strop.support.inside import model_inside, run_inside
 from strop.training.learner.models import Loaded
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel.ranks import Ranks
@@ -399,7 +400,7 @@ def checkpoint_of(
     if folder.is_dir() and not any((folder / name).is_file() for name in MODELS):
         raise UserError(
             f"{folder} is neither a run (config.toml) nor a model (config.json) nor an adapter "
-            "(adapter_config.json)"
+            f"(adapter_config.json): give one of these{run_inside(folder) or model_inside(folder)}"
         )
     _check_no_checkpoint(source, step, start, best)
     return config.make({"model": {"name": source}}), source

@@ -15,7 +15,7 @@ from strop.api.session import Session
 from strop.api.tables import Table
 from strop.api.trust import made_here, remember
 from strop.support.errors import UserError, nearest_first
-from strop.tracking.metrics_file import read_metrics
+from strop.tracking.metrics_file import check_recorded, read_metrics
 from strop.tracking.rollouts_file import rollouts_files
 from strop.training import loop
 from strop.training.record.best import best_step, race_of
@@ -72,8 +72,7 @@ class Run:
         self._callbacks: tuple[Callback, ...] = ()
         self._going: Iterator[dict[str, float]] | None = None
         self._stop_requested = False
-        if not (self.folder / "config.toml").is_file():
-            raise UserError(f"{folder} is not a run: it has no config.toml")
+        check_recorded(self.folder, "config.toml")
 
     @classmethod
     def of_session(

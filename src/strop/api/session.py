@@ -10,6 +10,7 @@ from strop.api.folders import free_folder
 from strop.evaluation.run import validator
 from strop.report.page import write_report
 from strop.support.errors import RunStopped, UserError
+from strop.tracking.metrics_file import check_recorded
 from strop.training import loop
 from strop.training.parallel.ranks import Ranks
 from strop.training.settings import config
@@ -104,8 +105,7 @@ def changed(folder: Path, changes: Sequence[str | tuple[str, Any]]) -> config.Ru
 
     Raises UserError for anything else.
     """
-    if not (folder / "config.toml").is_file():
-        raise UserError(f"{folder} is not a run: it has no config.toml")
+    check_recorded(folder, "config.toml")
     for each in changes:
         path, found, _ = each.partition("=") if isinstance(each, str) else (each[0], "=", "")
         if not found or not path.strip().startswith(CHANGEABLE):

@@ -123,7 +123,8 @@ def plan(
     bounds = numbers("--staleness", staleness, int)
     counts = numbers("--gpus", gpus, int) if gpus else numbers("--workers", workers, int)
     in_file = bool(gpus) and Path(lengths).is_file()
-    tokens = numbers("--lengths", lengths, float) if lengths and not in_file else ()
+    option = "--lengths, which names no file here," if gpus else "--lengths"
+    tokens = numbers(option, lengths, float) if lengths and not in_file else ()
     loading(", ".join(map(str, given)))
     from strop.api.plan import Question, plan_model
     from strop.api.plan import plan as planned

@@ -58,11 +58,14 @@ class Plan:
         return (*self.tasks, *self.suites)
 
     def keep(self, folder: Path) -> None:
-        """Write the plan into its folder, or check that it has the same. Raises UserError."""
+        """Write the plan into its folder, or check that it has the same, unless the first task of
+        another plan never began. Raises UserError.
+        """
         path = folder / NAME
         if path.exists():
             known = read_plan(folder)
-            if dataclasses.replace(known, metric=self.metric) != self:
+            begun = known.folder_of(0, folder).exists()
+            if begun and dataclasses.replace(known, metric=self.metric) != self:
                 raise UserError(
                     f"{folder} holds another sequence: give another --out, or resume it: `strop "
                     f"sequence --resume {folder}`"

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from strop.support.errors import UserError
 from strop.support.files import flat, json_of, text_of
-from strop.tracking.metrics_file import NAME, read_metrics
+from strop.tracking.metrics_file import NAME, check_recorded, read_metrics
 from strop.tracking.rollouts_file import read_table, rollouts_files
 from strop.training.record.fingerprint import NAME as DATA
 from strop.training.record.versions import read_environment
@@ -360,8 +360,7 @@ def _causes(a: Path, b: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """A run's configuration, its data, and the versions and machine of its starts."""
     path = folder / "config.toml"
-    if not path.is_file():
-        raise UserError(f"{folder} is not a run's folder: it has no config.toml")
+    check_recorded(folder, path.name)
     try:
         config = dict(flat(tomllib.loads(text_of(path, "the configuration"))))
         data = json_of((folder / DATA).read_bytes()) if (folder / DATA).is_file() else {}

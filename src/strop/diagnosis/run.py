@@ -261,7 +261,8 @@ def mismatch(run: RunFiles) -> Finding:
     if now <= MISMATCH_NOTE:
         return Finding(question, "ok", answer, numbers=numbers)
     causes = "causes: half precision (model.dtype=float32 removes it), top_p, top_k or min_p (the "
-    causes += "sampler draws from a cut distribution), an engine or model whose code differs; "
+    causes += "sampler draws from a cut distribution), an engine or model whose code differs, "
+    causes += "records of other weights or of another temperature than rollout.temperature; "
     causes += "correction=weigh_by_engine_ratio weighs it out, selection=drop_mismatched_rollouts "
     causes += "drops what is far off, and the recipe rollout_correction does both"
     if any(run.late("router/frac_tokens_mismatched")):

@@ -63,8 +63,8 @@ class EngineSettings(BaseModel):
     def check(self, num_steps: int) -> None:
         """Raise UserError for settings that make no sense in a run of so many steps."""
 
-    def check_method(self, method: Any) -> None:
-        """Raise UserError for a method that the engine's service cannot train."""
+    def check_method(self, method: Any, line: str) -> None:
+        """Raise UserError for a method, of the recipe `line`, that the service cannot train."""
 
     @property
     def most_tokens(self) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from strop.environments.tools import OK
 from strop.support.errors import UserError
+from strop.tracking.metrics_file import check_recorded
 from strop.tracking.rollouts_file import read_table, rollouts_files
 
 # Columns of the rollouts' file; other columns are results and logs of reward functions.
@@ -49,8 +50,7 @@ def recorded_steps(run: Path) -> list[int]:
 
     Raises UserError when there are none.
     """
-    if not (run / "config.toml").is_file():
-        raise UserError(f"{run} is not a run's folder: it has no config.toml")
+    check_recorded(run, "config.toml")
     both = {path.stem for path in rollouts_files(run)} & {
         path.stem for path in (run / "tokens").glob("step-*.parquet")
     }

@@ -61,9 +61,9 @@ class TinkerSettings(EngineSettings):
     )
     _opened: list["Server"] = PrivateAttr(default_factory=list)  # for a policy, and for a teacher
 
-    def check_method(self, method: Any) -> None:
+    def check_method(self, method: Any, line: str) -> None:
         """Raise UserError for a method that needs more than log-probabilities of tokens."""
-        hosting.check(method, hosting.TINKER)
+        hosting.check(method, hosting.TINKER, line)
 
     def load(self, config: Any, source: str) -> "OnServer":
         """The run's model, one of its checkpoints, or another model of the server."""

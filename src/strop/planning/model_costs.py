@@ -14,6 +14,7 @@ from typing import Any
 
 from strop.support.errors import UserError
 from strop.support.files import text_of
+from strop.support.inside import model_inside
 
 # Families for which tests compare the counts with models that transformers builds.
 KNOWN = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
@@ -119,8 +120,9 @@ def read_model(path: Path) -> Model:
     place = path / "config.json" if path.is_dir() else path
     if not place.is_file():
         raise UserError(
-            f"{path} has no config.json: give the folder of a model, or the file. A name on the "
-            "Hugging Face hub is not fetched; its config.json alone, saved here, is enough"
+            f"{path} has no config.json: give that file, or the folder of a model"
+            f"{model_inside(path)}. A name on the Hugging Face hub is not fetched; its config.json "
+            "alone, saved here, is enough"
         )
     try:
         raw = json.loads(text_of(place, "the model's configuration"))

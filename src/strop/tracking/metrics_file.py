@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.support.errors import UserError
+from strop.support.inside import run_inside
 
 NAME = "metrics.jsonl"
 MOST_STEPS = 2**53
@@ -33,14 +34,13 @@ def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
     yield from Growing(folder).lines()
 
 
-def check_recorded(folder: Path) -> None:
-    """Raise UserError when the folder has no metrics and so is not a run."""
-    if not (folder / NAME).is_file():
-        why = f"it has no {NAME}" if folder.exists() else "it does not exist"
-        # A comparison's or a sequence's folder has runs inside.
-        runs = sorted(each.parent for at in ("*", "*/*") for each in folder.glob(f"{at}/{NAME}"))
-        such = f", such as {runs[0]}" if runs else ""
-        raise UserError(f"{folder} is not a run: {why}; give the folder that training wrote{such}")
+def check_recorded(folder: Path, file: str = NAME) -> None:
+    """Raise UserError when the folder has no such file and so is not a run."""
+    if not (folder / file).is_file():
+        why = f"it has no {file}" if folder.exists() else "it does not exist"
+        raise UserError(
+            f"{folder} is not a run: {why}; give the folder that training wrote{run_inside(folder)}"
+        )
 
 
 class Growing:

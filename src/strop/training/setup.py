@@ -49,7 +49,7 @@ from strop.training.references import reference_of, served_of
 from strop.training.services.agents import AT_ONCE
 from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
 from strop.training.services.texts import Limits, resolve
-from strop.training.settings.config import RunConfig, defaults
+from strop.training.settings.config import SMALL, RunConfig
 from strop.training.settings.sections import CriticSettings, DataSettings, RewardSettings
 from strop.training.world import World
 
@@ -447,9 +447,12 @@ def _critic(config: RunConfig, method: Method, policy: Policy, notes: list[str])
     if not columns:
         if config.critic.start:
             raise UserError("critic.start: the method has no critic, leave it out")
-        usual = dict(CriticSettings(**defaults(config.model.name).get("critic", {})))
-        if void := [f"critic.{key}" for key, value in config.critic if value != usual[key]]:
-            notes.append(f"the method has no critic: without effect are {', '.join(void)}")
+        # A file of settings, as of a sequence, keeps those of the model that it was written for.
+        usual = [dict(CriticSettings(**each.get("critic", {}))) for each in ({}, SMALL)]
+        own = [key for key, value in config.critic if all(value != each[key] for each in usual)]
+        if own:
+            void = ", ".join(f"critic.{key}" for key in own)
+            notes.append(f"the method has no critic: without effect are {void}")
         return None
     reads_slow = bool({slow_value(column) for column in columns} & method.reads())
     critic = make_critic(

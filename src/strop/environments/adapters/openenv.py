@@ -213,7 +213,8 @@ def _action_field(place: str) -> str:
         schema = client.ask(f"{place}/schema", read=json.loads)["action"]
     except (Failed, ValueError, KeyError, TypeError) as error:
         if isinstance(error, Failed) and error.again:
-            raise
+            why = f"no OpenEnv server answers at {place}, start it before the run ({error})"
+            raise Failed(why, True, error.after, error.status) from error
         raise UserError(
             f"openenv: {place}/schema does not say what an action is ({error}): give its field as "
             "action in data.task_config"

@@ -21,6 +21,7 @@ from strop.head.head import text_config
 from strop.support import adapted, hub, linear
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
+from strop.support.inside import model_inside
 from strop.support.positions import context_of
 from strop.training.learner import adapters
 from strop.training.learner.adapters import Lora
@@ -409,7 +410,10 @@ def _where(name: str, path: str) -> dict[str, bool]:
             "FOLDER"
         )
     if looks_local and not (folder / "config.json").is_file():
-        raise UserError(f"no model in {name}: the folder has no config.json")
+        why = f"it is no folder, seen from {Path.cwd()}; give a model's"
+        if folder.is_dir():
+            why = f"the folder has no config.json; give a model's{model_inside(folder)}"
+        raise UserError(f"no model in {name}: {why}")
     return {} if looks_local else {"local_files_only": hub.only_cached(name)}
 
 

@@ -147,7 +147,7 @@ class RunConfig(Section):
             algorithm.check_schedules(self.training.steps)
         self._check_read()
         self.engine.check(self.training.steps)
-        self.engine.check_method(method)
+        self.engine.check_method(method, self.recipe)
         for name, rate in (("training.lr", self.lr()), ("critic.lr", self.critic_lr())):
             if isinstance(rate, Schedule):
                 last = self.training.steps

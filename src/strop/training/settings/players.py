@@ -50,6 +50,8 @@ class RolesSettings(Section):
     @classmethod
     def _roles_are_numbers(cls, value: Any) -> Any:
         """Convert roles to text, as they stand in a file."""
+        if isinstance(value, str) and value != EACH:
+            raise ValueError("give each, or a player for each role, {0: attacker, 1: defender}")
         if not isinstance(value, dict):
             return value
         return {str(role): player for role, player in value.items()}
