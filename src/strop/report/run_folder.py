@@ -19,6 +19,7 @@ from strop.training.record import ending
 from strop.training.record.versions import read_environment
 
 STOPPED = "The run stopped"  # begins the note of a run that an error has stopped
+SETS = "eval/"  # before the numbers of all validation sets
 FILES = ("metrics.jsonl", "config.toml", "environment.json", CHARTS, ending.NAME, "rollouts")
 # Increasing steps, and the values at them.
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -46,10 +47,27 @@ class Run:
         """Steps and values of a number; both empty when it is not recorded."""
         return self.numbers.get(key, NOTHING)
 
+    def validations(self, key: str) -> Series:
+        """The steps at which the set of this number was validated, and the number there; NaN where
+        the validation does not have it.
+        """
+        start = set_of(key)
+        theirs = (steps for name, (steps, _) in self.numbers.items() if name.startswith(start))
+        all_steps = np.unique(np.concatenate([NOTHING[0], *theirs]))
+        known, values = self.series(key)
+        found = np.full(len(all_steps), np.nan)
+        found[np.searchsorted(all_steps, known)] = values
+        return all_steps, found
+
     def is_share(self, key: str) -> bool:
         """Whether all values of a number lie from 0 to 1."""
         values = self.series(key)[1]
         return bool(((values >= 0) & (values <= 1)).all())
+
+
+def set_of(key: str) -> str:
+    """The beginning of all numbers of one validation set, `eval/NAME/`, by one of them."""
+    return "/".join([*key.split("/")[:2], ""])
 
 
 def read_run(folder: Path) -> Run:
