@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strop.method.charts import not_logged, panel_of
-from strop.report.run_folder import SETS, set_of
-from strop.tracking.metrics_file import is_number
+from strop.tracking.metrics_file import SETS, is_number, set_of
 from strop.tracking.watch import sampled, shortened
 
 if TYPE_CHECKING:

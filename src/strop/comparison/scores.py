@@ -14,10 +14,10 @@ from strop.comparison.names import HELDOUT, LATE, TRAINING
 from strop.comparison.plan import NO_SCORE, START, Plan, Scoring
 from strop.comparison.runs import Job
 from strop.evaluation.samples import Floats
-from strop.report.run_folder import SETS, Run, Series, read_run
+from strop.report.run_folder import Run, Series, read_run
 from strop.support.errors import UserError, nearest_first
 from strop.tracking.metrics_file import NAME as METRICS
-from strop.tracking.metrics_file import lines_of
+from strop.tracking.metrics_file import SETS, lines_of
 
 EVALUATION = f"{SETS}validation/"
 

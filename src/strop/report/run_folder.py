@@ -14,12 +14,11 @@ from strop.method.charts import LineChart, from_objects
 from strop.report.recorded import Recorded, Recordings
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
-from strop.tracking.metrics_file import Growing, check_recorded, is_number
+from strop.tracking.metrics_file import Growing, check_recorded, is_number, set_of
 from strop.training.record import ending
 from strop.training.record.versions import read_environment
 
 STOPPED = "The run stopped"  # begins the note of a run that an error has stopped
-SETS = "eval/"  # before the numbers of all validation sets
 FILES = ("metrics.jsonl", "config.toml", "environment.json", CHARTS, ending.NAME, "rollouts")
 # Increasing steps, and the values at them.
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -63,11 +62,6 @@ class Run:
         """Whether all values of a number lie from 0 to 1."""
         values = self.series(key)[1]
         return bool(((values >= 0) & (values <= 1)).all())
-
-
-def set_of(key: str) -> str:
-    """The beginning of all numbers of one validation set, `eval/NAME/`, by one of them."""
-    return "/".join([*key.split("/")[:2], ""])
 
 
 def read_run(folder: Path) -> Run:

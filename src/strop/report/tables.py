@@ -178,8 +178,8 @@ def verdict(run: Run) -> str:
         start, end = (show(mean) for mean in _ends(values))
         return f"The reward in training went from {start} to {end} in {steps}, without validation."
     if math.isnan(run.validations(key)[1][-1]):
-        first = show(float(values[0]), "percent")
-        return f"{metric} on {name} was {first}; the last validation, of {steps}, has no score."
+        before = show(float(values[0]), "percent")
+        return f"{metric} on {name} was {before}; the last validation, of {steps}, has no score."
     limits = interval(run, key, -1)
     within = f" (95% interval {' to '.join(show(x, 'percent') for x in limits)})" if limits else ""
     end = f"{show(float(values[-1]), 'percent')}{within}"
