@@ -218,7 +218,7 @@ def test_tables_become_the_rows_that_they_hold(tmp_path: Path) -> None:
     (folder,) = files_of(many, tmp_path / "many.jsonl")
     assert len(datasets.load_from_disk(folder)) == 20_001
     dates = pandas.DataFrame({"prompt": ["1"], "at": [pandas.Timestamp(2026, 1, 1)]})
-    with pytest.raises(UserError, match="data row 1 has a value that no file of rows can hold"):
+    with pytest.raises(UserError, match=r"data row 1, column at, has a value that no .* Timestamp"):
         written(dates, tmp_path)
 
 

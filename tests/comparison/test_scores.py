@@ -115,6 +115,11 @@ def test_scores_at_equal_tokens_are_interpolated() -> None:
     named = run(**{"eval/low/pass@1": [0.0, 0.4, 0.8]})  # of a validation set with a name
     (row,) = at_budget(plan(by="sampled", at=()), {"a": {0: named}})
     assert row.found["eval/low/pass@1"] == pytest.approx(0.8)
+    counts = {"eval/validation/num_unscored": [0.0, 0.0, 8.0]}  # the last one has no score
+    scores = {"eval/validation/pass@1": (np.array([0, 2]), np.array([0.1, 0.4]))}
+    last = dataclasses.replace(run(), numbers={**run(**counts).numbers, **scores})
+    (row,) = at_budget(plan(by="sampled", at=()), {"a": {0: last}})
+    assert "pass@1" not in row.found
     nothing = run(**{"data/rollouts_sampled": [0.0] * 4})
     with pytest.raises(UserError, match="b has spent no tokens sampled"):
         at_budget(plan(by="sampled", at=()), {"a": {0: a}, "b": {0: nothing}})
@@ -179,7 +184,7 @@ def test_methods_with_other_rewards_or_without_scores_have_a_note(tmp_path: Path
         "c": {0: run(**{key: [0.0] * 4}), 7: run(**{key: [0.0, 1.0, 1.0, 1.0]})},
     }
     (note,) = carry_out._unscored(runs, tmp_path)
-    assert note.startswith("note on c: 75.0% of the rollouts of seed 7 have no score")
+    assert note.startswith("note on c: 75.0% of the rollouts of seed 7 trained nothing: no rew")
 
 
 def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Run, **scoring: object) -> Row:

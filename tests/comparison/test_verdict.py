@@ -39,6 +39,14 @@ def test_a_difference_that_rounds_to_zero_has_no_minus() -> None:
     assert estimate(SeedEstimate(-0.0001, -0.001, 0.0, 5), signed=True)[:7] == "+0.000 "
 
 
+def test_an_interval_that_leaves_out_0_is_shown_without_0() -> None:
+    """Its limit has the digits that it takes, so that it agrees with the verdict."""
+    gap = SeedEstimate(-0.01, -0.02, -0.00003, 5)
+    assert estimate(gap, signed=True) == "-0.01000 (-0.02000 to -0.00003)"
+    assert estimate(SeedEstimate(0.01, 0.0006, 0.02, 5)) == "0.010 (0.001 to 0.020)"
+    assert estimate(SeedEstimate(900.0, 0.3, 1800.0, 5)) == "900.0 (0.3 to 1,800.0)"
+
+
 def judged(gaps: dict[str, list[float]]) -> dict[str, Compared]:
     """Methods that differ from `base` (0.1, 0.2, ...) by gaps, a seed each."""
     most = max(map(len, gaps.values()))

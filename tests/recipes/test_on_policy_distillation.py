@@ -133,13 +133,16 @@ def test_mistakes_about_teachers(runner, lab, tmp_path):
         with pytest.raises(UserError, match=told):
             runner.start(raw, tmp_path / "run")
     raw = lab.raw("on_policy_distillation")
+    raw["model"]["reference"] = str(_padded(save_model(tmp_path / "short"), -2))
+    with pytest.raises(UserError, match=r"gives 22 tokens a prob.* writes any of 24"):
+        runner.start(raw, tmp_path / "run")
     raw["model"]["reference"] = str(padded)  # of which the drawn tokens alone are looked at
     runner.start(raw, tmp_path / "run").close()
 
 
-def _padded(folder):
+def _padded(folder, by=8):
     model = AutoModelForCausalLM.from_pretrained(folder)
-    model.resize_token_embeddings(model.config.vocab_size + 8)
+    model.resize_token_embeddings(model.config.vocab_size + by)
     model.save_pretrained(folder)
     return folder
 

@@ -60,6 +60,14 @@ def test_the_verdict_says_what_the_intervals_allow(first, last, message) -> None
     assert verdict(run) == f"pass@1 on v {message}"
 
 
+def test_a_last_validation_without_a_score_is_told_as_such() -> None:
+    first = {"eval/v/pass@1": 0.25, "eval/v/pass@1/low": 0.2, "eval/v/pass@1/high": 0.3}
+    run = run_of([{**first, "eval/v/num_unscored": 0.0}, {"eval/v/num_unscored": 8.0}])
+    told = "pass@1 on v was 25.0%; the last validation, of 2 steps, has no score."
+    assert verdict(run) == told
+    assert rows_of(headlines([run])) == [["pass@1 on v", "25.0% [20.0%, 30.0%]", "–", "–"]]
+
+
 def test_a_run_without_validation_is_told_by_its_reward() -> None:
     said = "The reward in training went from 0.25 to 0.5 in 2 steps, without validation."
     assert verdict(run_of([{"reward": 0.25}, {"reward": 0.5}])) == said

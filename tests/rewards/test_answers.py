@@ -46,6 +46,10 @@ def test_exact_match():
         exact_match(said)
 
 
+def test_an_empty_reference_pays_no_empty_answer():
+    assert exact_match(["", " ", "3"], answer=["", "  ", "3"]) == [None, None, 1.0]
+
+
 def test_a_column_of_integers_with_gaps_holds_floats():
     assert exact_match(["12", "12.0", "3", "0"], answer=[12.0, 12.0, 3.5, float("nan")]) == [
         1.0,

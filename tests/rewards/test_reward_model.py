@@ -144,3 +144,14 @@ def test_models_that_are_no_reward_models(tmp_path):
     for device in ("gpu", "privateuseone"):  # the latter is known and not there
         with pytest.raises(UserError, match="cannot load the reward model"):
             RewardModel(str(tmp_path / "three"), device=device)
+
+
+def test_answers_in_letters_that_the_model_does_not_know_are_refused(folder):
+    """All of them are the same tokens, so that it would score them alike."""
+    reward, unknown = RewardModel(str(folder)), tokenizer().unk_token
+    with pytest.raises(UserError, match=f"would read all letters of 'äö' as {unknown}"):
+        reward(["1+2=", "2+3="], ["äö", "ü"])
+    with pytest.raises(UserError, match="all letters of 'ä ö'"):  # before step 1: empty answers
+        reward(["ä ö", "ü"], ["", ""])
+    assert len(set(reward(["1+2=", "2+3="], ["3", "ü"]))) == 2
+    assert len(reward(["1+2="], ["ü"])) == 1  # later ones may be of such letters alone

@@ -157,3 +157,12 @@ def test_methods_that_need_more_are_refused_and_so_is_no_server(lab, runner, tmp
         raw["algorithm"] |= options
         with pytest.raises(UserError, match=told):
             runner.start(raw, tmp_path / "run")
+
+
+def test_its_key_is_in_the_environment_variable_that_the_setting_names(teacher, monkeypatch):
+    with served(teacher) as server:
+        with pytest.raises(UserError, match=r"KEY_OF_TEST is not set: .* model.reference_api"):
+            ServedReference(server.url, teacher.tokenizer, "KEY_OF_TEST")
+        monkeypatch.setenv("KEY_OF_TEST", "k-1")
+        ServedReference(server.url, teacher.tokenizer, "KEY_OF_TEST")
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer k-1"}

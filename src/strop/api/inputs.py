@@ -302,13 +302,16 @@ def _line(row: Any, where: str) -> str:
         raise UserError(f"{where} is {type(row).__name__}: a row is a dict, column by column")
     if wrong := [name for name in row if not isinstance(name, str)]:
         raise UserError(f"{where} has a column {wrong[0]!r}: names of columns are text")
-    try:
-        return json.dumps(dict(row), default=_plain) + "\n"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{where} has a value that no file of rows can hold ({error}): make it text, a number, "
-            "a list or an object of these"
-        ) from error
+    cells = []
+    for name, value in row.items():
+        try:
+            cells.append(f"{json.dumps(name)}: {json.dumps(value, default=_plain)}")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UserError(
+                f"{where}, column {name}, has a value that no file of rows can hold ({error}): "
+                "make it text, a number, a list or an object of these"
+            ) from error
+    return f"{{{', '.join(cells)}}}\n"
 
 
 def _plain(value: Any) -> Any:

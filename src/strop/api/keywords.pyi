@@ -25,6 +25,7 @@ class Options(TypedDict, total=False):
     model_router_aux_loss_coef: float
     model_chat_template: str | Path
     model_reference: str | Path
+    model_reference_api_key_env: str | Path
     model_lora_rank: int
     model_lora_alpha: int
     model_lora_targets: Sequence[str] | str

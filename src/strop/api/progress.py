@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strop.method.charts import not_logged, panel_of
-from strop.tracking.metrics_file import is_number
+from strop.tracking.metrics_file import SETS, is_number, set_of
 from strop.tracking.watch import sampled, shortened
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Progress:
                 self.history[name].add(value)
             else:
                 self.history[name] = Course(value)
-        sets = tuple({"/".join([*n.split("/")[:2], ""]) for n in metrics if n.startswith("eval/")})
+        sets = tuple({set_of(name) for name in metrics if name.startswith(SETS)})
         gone = {"reward"} if "rewards/frac_unscored" in metrics else set[str]()
         old = {k: v for k, v in self.shown.items() if not k.startswith(sets) and k not in gone}
         self.shown = {**old, **finite}

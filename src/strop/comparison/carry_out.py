@@ -229,7 +229,7 @@ def _other_rewards(plan: Plan) -> list[str]:
 
 
 def _unscored(runs: Mapping[str, Mapping[int, Run]], folder: Path) -> list[str]:
-    """Notes on methods with rollouts that no reward could score, which trained nothing."""
+    """Notes on methods with rollouts without a score, which trained nothing."""
     found = []
     for label, by_seed in runs.items():
         shares = {seed: run.series(UNSCORED)[1] for seed, run in by_seed.items()}
@@ -237,9 +237,9 @@ def _unscored(runs: Mapping[str, Mapping[int, Run]], folder: Path) -> list[str]:
         worst = max(means, key=lambda seed: means[seed], default=None)
         if worst is not None and means[worst] > MOST_UNSCORED:
             found.append(
-                f"note on {label}: {means[worst]:.1%} of the rollouts of seed {worst} have no "
-                f"score, so they trained nothing; `strop doctor` on its run in {folder / 'runs'} "
-                "says why"
+                f"note on {label}: {means[worst]:.1%} of the rollouts of seed {worst} trained "
+                "nothing: no reward applied to them (None), or one failed; `strop doctor` on its "
+                f"run in {folder / 'runs'} says which"
             )
     return found
 

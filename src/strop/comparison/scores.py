@@ -17,9 +17,8 @@ from strop.evaluation.samples import Floats
 from strop.report.run_folder import Run, Series, read_run
 from strop.support.errors import UserError, nearest_first
 from strop.tracking.metrics_file import NAME as METRICS
-from strop.tracking.metrics_file import lines_of
+from strop.tracking.metrics_file import SETS, lines_of
 
-SETS = "eval/"  # before the numbers of all validation sets
 EVALUATION = f"{SETS}validation/"
 
 
@@ -218,7 +217,7 @@ def _at(run: Run, key: str, steps: "np.ndarray[Any, Any]", missing: float = 0.0)
 def at_budget(plan: Plan, runs: dict[str, dict[int, Run]]) -> list[Row]:
     """Validation scores of all runs at the largest cost that every run has reached.
 
-    Between two validations the score is interpolated.
+    Between two validations the score is interpolated; a run has none where one of the two has none.
     """
     by = plan.scoring.by
     spent = {
@@ -237,9 +236,10 @@ def at_budget(plan: Plan, runs: dict[str, dict[int, Run]]) -> list[Row]:
             found = {}
             for key in sorted(run.numbers, key=_rank):
                 if key.startswith(SETS) and not NO_SCORE.search(key):
-                    at, values = run.series(key)
+                    at, values = run.validations(key)
                     where = np.interp(at, np.r_[0, steps], np.r_[0.0, total_S])
-                    found[key.removeprefix(EVALUATION)] = float(np.interp(budget, where, values))
+                    if math.isfinite(score := float(np.interp(budget, where, values))):
+                        found[key.removeprefix(EVALUATION)] = score
             last = int(steps[np.searchsorted(total_S, budget * (1 - 1e-12))])
             found = {**found, **_course(plan.scoring, run, last), by: budget}
             rows.append(Row(label, seed, last, found))

@@ -148,18 +148,24 @@ def _of_seeds(found: SeedEstimate) -> str:
 
 def estimate(found: SeedEstimate, signed: bool = False) -> str:
     """A value with its interval, if there is one."""
-    size = max(abs(x) for x in found[:3] if not math.isnan(x))
-    value, low, high = (_number(x, size, "+" if signed else "") for x in found[:3])
+    digits = _decimals(max(abs(x) for x in found[:3] if not math.isnan(x)))
+    nearest = max(found.low, -found.high)  # above 0: the limit next to 0, if the interval has no 0
+    if nearest > 0 and round(nearest, digits) == 0:
+        digits = -math.floor(math.log10(nearest))
+    value, low, high = (f"{x:{'+' if signed else ''}z,.{digits}f}" for x in found[:3])
     return value if math.isnan(found.low) else f"{value} ({low} to {high})"
 
 
-def _number(value: float, size: float = 0.0, sign: str = "") -> str:
-    """A number with the digits that suit a number of that size; no zero has a minus."""
-    size = max(size, abs(value))
-    digits = 0 if size >= 1000 else 1 if size >= 100 else 3
+def _number(value: float) -> str:
+    """A number with the digits that suit it; no zero has a minus."""
+    return f"{value:z,.{_decimals(abs(value))}f}"
+
+
+def _decimals(size: float) -> int:
+    """The digits after the point that suit a number of that size."""
     if 0 < size < 0.001:  # three digits of a rate or a divergence
-        digits = 2 - math.floor(math.log10(size))
-    return f"{value:{sign}z,.{digits}f}"
+        return 2 - math.floor(math.log10(size))
+    return 0 if size >= 1000 else 1 if size >= 100 else 3
 
 
 def resolution(compared: Compared) -> str:

@@ -99,8 +99,9 @@ def validation_scores(plan: Plan, jobs: Sequence[Job], metric: str, needed: bool
         if score is None or not math.isfinite(score):
             if not needed:
                 continue
-            named = [n.removeprefix(EVALUATION) for n in _at_last(runs[label][seed], SETS)
-                     if not n.endswith(("/low", "/high"))]  # fmt: skip
+            named = [n.removeprefix(EVALUATION) for n in runs[label][seed].numbers
+                     if n.startswith(SETS) and not n.endswith(("/low", "/high"))
+                     and math.isfinite(_last(runs[label][seed], n))]  # fmt: skip
             raise UserError(
                 f"--tune-by {metric}: {label} seed {seed} has no such number of its last "
                 f"validation; it has {', '.join(sorted(named)) or 'none at all'}"
@@ -109,17 +110,9 @@ def validation_scores(plan: Plan, jobs: Sequence[Job], metric: str, needed: bool
     return found
 
 
-def _last(run: Run, metric: str) -> float | None:
+def _last(run: Run, metric: str) -> float:
     key = metric if metric.startswith(SETS) else f"{EVALUATION}{metric}"
-    return _at_last(run, "/".join([*key.split("/")[:2], ""])).get(key)
-
-
-def _at_last(run: Run, start: str) -> dict[str, float]:
-    """The numbers with this beginning at the last step that has one of them."""
-    series = {name: run.series(name) for name in run.numbers if name.startswith(start)}
-    series = {name: found for name, found in series.items() if len(found[0])}
-    last = max((steps[-1] for steps, _ in series.values()), default=0)
-    return {n: float(values[-1]) for n, (steps, values) in series.items() if steps[-1] == last}
+    return float(([math.nan, *run.validations(key)[1]])[-1])
 
 
 def choose(plan: Plan, scores: Scores) -> list[Tried]:

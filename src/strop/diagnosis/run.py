@@ -464,6 +464,8 @@ def unscored(run: RunFiles) -> Finding:
     if failed:
         causes = ", ".join(f"{cause.label} {share:.2%}" for cause, share in failed.items())
         answer += f" Answers by cause: {causes}."
+    elif functions and max(values) > 0:
+        answer += " None of them failed: no reward applied to them (each returned None)."
     if own and counts == "unscored":
         paid = "answers that make a reward fail are left out, and the policy can learn to write "
         paid += "such answers: count them with reward.on_failure=0"

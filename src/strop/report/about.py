@@ -192,9 +192,6 @@ def best_of(run: Run) -> Best | None:
     if not len(steps):
         return None
     at = int(np.argmax(-values if training.get("best_is") == "lowest" else values))
-    validated = {
-        int(s) for key in run.numbers if key.startswith("eval/") for s in run.series(key)[0]
-    }
-    since = sum(step > steps[at] for step in validated)
+    since = int((run.validations(name)[0] > steps[at]).sum())
     wait = patience if type(patience) is int else 0
     return Best(name, int(steps[at]), float(values[at]), since, wait)

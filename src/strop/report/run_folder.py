@@ -14,7 +14,7 @@ from strop.method.charts import LineChart, from_objects
 from strop.report.recorded import Recorded, Recordings
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
-from strop.tracking.metrics_file import Growing, check_recorded, is_number
+from strop.tracking.metrics_file import Growing, check_recorded, is_number, set_of
 from strop.training.record import ending
 from strop.training.record.versions import read_environment
 
@@ -45,6 +45,18 @@ class Run:
     def series(self, key: str) -> Series:
         """Steps and values of a number; both empty when it is not recorded."""
         return self.numbers.get(key, NOTHING)
+
+    def validations(self, key: str) -> Series:
+        """The steps at which the set of this number was validated, and the number there; NaN where
+        the validation does not have it.
+        """
+        start = set_of(key)
+        theirs = (steps for name, (steps, _) in self.numbers.items() if name.startswith(start))
+        all_steps = np.unique(np.concatenate([NOTHING[0], *theirs]))
+        known, values = self.series(key)
+        found = np.full(len(all_steps), np.nan)
+        found[np.searchsorted(all_steps, known)] = values
+        return all_steps, found
 
     def is_share(self, key: str) -> bool:
         """Whether all values of a number lie from 0 to 1."""

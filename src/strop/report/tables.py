@@ -1,5 +1,6 @@
 """Writes the page's tables as HTML: headline numbers, every number, settings, machines."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -137,6 +138,8 @@ def _start_end(run: Run, key: str, unit: str, *, whole: bool) -> tuple[str, str,
         return None
     start, end = (float(values[0]), float(values[-1])) if whole else _ends(values)
     change = "–"
+    if whole and math.isnan(run.validations(key)[1][-1]):
+        return show(start, unit) + _interval(run, key, 0, unit), "–", change
     if len(values) > 1:
         change = ("+" if end > start else "") + show(end - start, unit).replace("%", " pts")
     first, last = (_interval(run, key, i, unit) if whole else "" for i in (0, -1))
@@ -174,6 +177,9 @@ def verdict(run: Run) -> str:
     if not name:
         start, end = (show(mean) for mean in _ends(values))
         return f"The reward in training went from {start} to {end} in {steps}, without validation."
+    if math.isnan(run.validations(key)[1][-1]):
+        before = show(float(values[0]), "percent")
+        return f"{metric} on {name} was {before}; the last validation, of {steps}, has no score."
     limits = interval(run, key, -1)
     within = f" (95% interval {' to '.join(show(x, 'percent') for x in limits)})" if limits else ""
     end = f"{show(float(values[-1]), 'percent')}{within}"

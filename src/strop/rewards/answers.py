@@ -66,8 +66,8 @@ def exact_match(
     """1.0 where the final answer equals the reference's text, else 0.0.
 
     The reference is the row's `ground_truth`, or `answer` where it has none. Blanks at both ends
-    do not count. A row without a reference (None) is not applicable. A column of integers with
-    gaps may hold 12.0 for 12: both texts are right.
+    do not count. A row without a reference (None, or blank, as in an empty cell of a CSV file) is
+    not applicable. A column of integers with gaps may hold 12.0 for 12: both texts are right.
 
     Raises UserError when the data has neither column, and for a reference that is no single value.
     """
@@ -79,7 +79,7 @@ def exact_match(
         )
     return [
         None
-        if reference is None
+        if reference is None or not str(reference).strip()
         else float(extract_answer(text_of(completion)) in _texts(reference))
         for completion, reference in zip(completions, wanted, strict=True)
     ]

@@ -15,6 +15,7 @@ from strop.rewards.scored import Unscored
 from strop.support import hub
 from strop.support.errors import UserError, first_line
 from strop.support.exits import Exit
+from strop.support.unknown_characters import unknown_characters
 
 
 class RewardModel:
@@ -59,8 +60,11 @@ class RewardModel:
         text_config = config.get_text_config()
         text_config.pad_token_id = self.tokenizer.pad_token_id
         self.max_tokens = int(getattr(text_config, "max_position_embeddings", 2**20))
+        self.has_read = False  # answers with letters that its tokenizer knows
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any]) -> list[Any]:
+        if not self.has_read:
+            self._check_letters(prompts, completions)
         rows = [self._ids(p, c) for p, c in zip(prompts, completions, strict=True)]
         scores: list[Any] = [None] * len(rows)
         for i, ids in enumerate(rows):
@@ -72,6 +76,20 @@ class RewardModel:
             for i, score in zip(members, self._logits([rows[i] for i in members]), strict=True):
                 scores[i] = score
         return scores
+
+    def _check_letters(self, prompts: Sequence[Any], completions: Sequence[Any]) -> None:
+        """Raise UserError where the tokenizer knows no letter of the first answers, or, where all
+        are empty, of the prompts.
+        """
+        answers = [text for each in completions if (text := text_of(each)).strip()]
+        texts = answers or [each for each in prompts if isinstance(each, str) and each.strip()]
+        if texts and not any(_knows_some(self.tokenizer, text) for text in texts):
+            raise UserError(
+                f"reward model {self.place}: its tokenizer would read all letters of "
+                f"{texts[0][:60]!r} as {self.tokenizer.unk_token}, so that all answers get one "
+                "score: give a reward model that knows them"
+            )
+        self.has_read = bool(answers)
 
     def _why_not(self, ids: list[int]) -> str:
         """Why the model cannot take these tokens; empty where it can."""
@@ -111,6 +129,13 @@ class RewardModel:
             else Unscored(f"the reward model gave {value}", Exit.UNREADABLE)
             for value in logits.float().tolist()
         ]  # fmt: skip
+
+
+def _knows_some(tokenizer: Any, text: str) -> bool:
+    """Whether the tokenizer knows any character of a text beside blanks."""
+    for piece in unknown_characters(tokenizer, text):
+        text = text.replace(piece, "")
+    return bool(text.strip())
 
 
 def _check_options(

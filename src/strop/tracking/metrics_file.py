@@ -10,7 +10,13 @@ from strop.support.errors import UserError
 from strop.support.inside import run_inside
 
 NAME = "metrics.jsonl"
+SETS = "eval/"  # before the numbers of all validation sets
 MOST_STEPS = 2**53
+
+
+def set_of(key: str) -> str:
+    """The beginning of all numbers of one validation set, `eval/NAME/`, by one of them."""
+    return "/".join([*key.split("/")[:2], ""])
 
 
 def is_number(value: Any) -> bool:

@@ -87,7 +87,7 @@ def served_of(config: RunConfig, method: Method, loaded: Loaded) -> ServedRefere
                 "the whole vocabulary: name a folder, or leave rollout.temperature and "
                 "rollout.sampling_mask=renormalise out"
             )
-    return ServedReference(name, loaded.tokenizer)
+    return ServedReference(name, loaded.tokenizer, config.model.reference_api_key_env)
 
 
 def _teacher(config: RunConfig, reads: frozenset[str], policy: Policy, loaded: Loaded) -> Policy:
@@ -109,6 +109,12 @@ def _teacher(config: RunConfig, reads: frozenset[str], policy: Policy, loaded: L
         return other.frozen()
     model: Any = other.merged().model
     sizes = [len(each.get_output_embeddings().weight) for each in (model, loaded.model)]
+    written = min(sizes[1], max(loaded.tokenizer.get_vocab().values()) + 1)
+    if sizes[0] < written:
+        raise UserError(
+            f"model.reference={name} gives {sizes[0]} tokens a probability, and {loaded.source} "
+            f"writes any of {written}: name a model that has them all"
+        )
     if sizes[0] != sizes[1] and reads - {"logp_ref_T"}:
         raise UserError(
             f"model.reference={name} gives {sizes[0]} tokens a probability and {loaded.source} "

@@ -326,6 +326,13 @@ def test_other_problems(ask: Any, tmp_path: Path, changed: dict[str, Any], quest
     assert only_problem(findings)["question"] == question
 
 
+def test_answers_to_which_no_reward_applied_have_not_failed(ask: Any, tmp_path: Path) -> None:
+    for name, failed in (("none", {}), ("failed", {"exit/reward_bug": 0.2})):
+        _, findings = ask(make_run(tmp_path / name, **{"rewards/frac_unscored": 0.2}, **failed))
+        answer = findings["Do reward functions fail?"]["answer"]
+        assert ("None of them failed: no reward applied" in answer) == (name == "none")
+
+
 @pytest.mark.parametrize(
     ("on_failure", "message"),
     [

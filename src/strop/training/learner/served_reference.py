@@ -12,7 +12,7 @@ from strop.batch.batch import Batch
 from strop.engines.completions import RETRIES
 from strop.engines.completions_client import PLAIN, Client
 from strop.support.errors import RunStopped, UserError
-from strop.support.http import Failed
+from strop.support.http import Failed, key_of
 
 AT_ONCE = 16  # sequences that are requested in parallel
 TIMEOUT_SECONDS = 600.0
@@ -29,9 +29,10 @@ class ServedReference:
     The server gives them at temperature 1, and for the drawn tokens alone.
     """
 
-    def __init__(self, url: str, tokenizer: Any) -> None:
+    def __init__(self, url: str, tokenizer: Any, api_key_env: str = "") -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
-        self.client = Client(self.url, "", TIMEOUT_SECONDS, logprobs=False)
+        key = key_of(api_key_env, "model.reference_api_key_env")
+        self.client = Client(self.url, key, TIMEOUT_SECONDS, logprobs=False)
         self.limit = self.client.meet("", len(tokenizer))
         self._check_tokens(tokenizer)
         try:

@@ -64,6 +64,10 @@ class ModelSettings(Section):
         description="the frozen model that reference terms compare with, or a teacher: given as in "
         "name, or the URL of a server; empty: the run's starting weights",
     )
+    reference_api_key_env: str = Field(
+        default="",
+        description="environment variable with the key of a reference behind a server; empty: none",
+    )
     lora_rank: int = Field(
         default=0,
         ge=0,
