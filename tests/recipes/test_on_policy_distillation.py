@@ -136,7 +136,10 @@ def test_mistakes_about_teachers(runner, lab, tmp_path):
     raw["model"]["reference"] = str(_padded(save_model(tmp_path / "short"), -2))
     with pytest.raises(UserError, match=r"gives 22 tokens a prob.* writes any of 24"):
         runner.start(raw, tmp_path / "run")
-    raw["model"]["reference"] = str(padded)  # of which the drawn tokens alone are looked at
+    raw["model"] |= {"reference": str(padded), "reference_api_key_env": "TEACHER_KEY"}
+    with pytest.raises(UserError, match="no server asks for it"):
+        runner.start(raw, tmp_path / "run")
+    del raw["model"]["reference_api_key_env"]  # of padded the drawn tokens alone are looked at
     runner.start(raw, tmp_path / "run").close()
 
 

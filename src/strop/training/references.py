@@ -72,6 +72,11 @@ def served_of(config: RunConfig, method: Method, loaded: Loaded) -> ServedRefere
     """
     name = config.model.reference
     if not is_served(name):
+        if config.model.reference_api_key_env:
+            raise UserError(
+                "model.reference_api_key_env: no server asks for it, since model.reference is no "
+                "http:// address: leave it out"
+            )
         return None
     wide = sorted(OF_REFERENCE & method.reads() - {"logp_ref_T"})
     if wide:
