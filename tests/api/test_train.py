@@ -108,7 +108,7 @@ def test_rewards_are_named_and_weighed(lab: Any, here: Any) -> None:
         ({"validation": {"3": [{"prompt": "1"}]}}, "validation has the name '3': give names of"),
         ({"out": ""}, "out is '': give a path"),
         ({"data": ["a.jsonl", {"prompt": "1"}]}, "data row 1 is str: a row is a dict"),
-        ({"data": [{"prompt": "1", "when": object()}]}, "data row 1 has a value that no file"),
+        ({"data": [{"prompt": "1", "when": object()}]}, "data row 1, column when, has a value"),
         ({"data": [{1: "1"}]}, "data row 1 has a column 1: names of columns are text"),
         ({"reward": 3}, "reward is int: give a function"),
         ({"reward": lambda completions, mark, **_: []}, "needs the parameter 'mark'"),
