@@ -1,5 +1,6 @@
 """Drafts from the tokens of other rows: the same draws, fewer passes."""
 
+import functools
 from collections import Counter
 from dataclasses import replace
 
@@ -316,7 +317,8 @@ def test_eager_attention_is_refused():
 def test_a_model_that_does_not_hand_drafts_to_its_attention_is_refused(monkeypatch):
     model = tiny("qwen3")
     inner, forward = model.model, model.model.forward
-    monkeypatch.setattr(inner, "forward", lambda *a, strop_ragged=None, **more: forward(*a, **more))
+    without = functools.wraps(forward)(lambda *a, strop_ragged=None, **more: forward(*a, **more))
+    monkeypatch.setattr(inner, "forward", without)
     with pytest.raises(UserError, match="can't draft tokens for a 'qwen3' model"):
         drafting(model)
     assert model.config._attn_implementation == "sdpa"
