@@ -35,7 +35,7 @@ class SteepRoot:
 
     def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor, step: Tensor) -> Tensor:
         if step == 2:
-            return log_ratio_T.clamp(min=0).sqrt() * advantage_T
+            return (log_ratio_T - log_ratio_T.detach()).sqrt() * advantage_T
         return log_ratio_T.exp() * advantage_T
 '''
 REWARD = '''
