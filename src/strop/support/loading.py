@@ -36,7 +36,11 @@ _ADDRESS = re.compile(rb"X.\0\0\0\d+q")
 # Number of values from which Python makes code, and which of them are its file name, its first line
 # and its table of lines.
 _CODE, _CODE_PLACE = 18, (10, 13, 14)
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+# Also a user's own packages (`pip install --user`) and Debian's, which lie in other folders.
+_INSTALLED = (
+    sysconfig.get_path("stdlib"),
+    *(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")),
+)
 _unpickled: dict[tuple[str, int, int], Any] = {}  # by path, time and size of the file
 _places: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 _neighbours: dict[str, Path] = {}  # top-level modules beside users' files -> their folder
