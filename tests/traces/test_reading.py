@@ -172,6 +172,11 @@ OURS = {"turns": [{"prompt_ids": [1], "output_ids": [2]}]}
         ({**OURS, "exit": "don"}, "no exit 'don' (did you mean 'done'?)"),
         ({**OURS, "exit": 3}, "exit is 3: give a name"),
         ({**OURS, "reward": "1"}, "reward is '1': give a number"),
+        ({**OURS, "rewrad": 1.0}, "it has the field 'rewrad' and no reward: rename the field"),
+        (
+            {"turns": [{"prompt_ids": [1], "output_ids": [2, 3], "output_mask": ["0", True]}]},
+            "turn 1: a turn record has '0' in output_mask: give true and false",
+        ),
         ({**OURS, "reward": True}, "reward is True: give a number"),
         ({**OURS, "reward": 10**400}, "has the reward 1000"),
         ({**OURS, "reward": 1, "rewards": [1]}, "has the rewards [1] and the exit"),

@@ -112,7 +112,7 @@ def validation_scores(plan: Plan, jobs: Sequence[Job], metric: str, needed: bool
 
 def _last(run: Run, metric: str) -> float:
     key = metric if metric.startswith(SETS) else f"{EVALUATION}{metric}"
-    return float(([math.nan, *run.validations(key)[1]])[-1])
+    return run.last_validation(key)
 
 
 def choose(plan: Plan, scores: Scores) -> list[Tried]:

@@ -1,5 +1,6 @@
 """Reads a run's folder, also while it is running: metrics, configuration, rollouts, machine."""
 
+import math
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,6 +58,11 @@ class Run:
         found = np.full(len(all_steps), np.nan)
         found[np.searchsorted(all_steps, known)] = values
         return all_steps, found
+
+    def last_validation(self, key: str) -> float:
+        """The number at the last validation of its set; NaN where there is none."""
+        values = self.validations(key)[1]
+        return float(values[-1]) if len(values) else math.nan
 
     def is_share(self, key: str) -> bool:
         """Whether all values of a number lie from 0 to 1."""

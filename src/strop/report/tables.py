@@ -138,7 +138,7 @@ def _start_end(run: Run, key: str, unit: str, *, whole: bool) -> tuple[str, str,
         return None
     start, end = (float(values[0]), float(values[-1])) if whole else _ends(values)
     change = "–"
-    if whole and math.isnan(run.validations(key)[1][-1]):
+    if whole and math.isnan(run.last_validation(key)):
         return show(start, unit) + _interval(run, key, 0, unit), "–", change
     if len(values) > 1:
         change = ("+" if end > start else "") + show(end - start, unit).replace("%", " pts")
@@ -177,7 +177,7 @@ def verdict(run: Run) -> str:
     if not name:
         start, end = (show(mean) for mean in _ends(values))
         return f"The reward in training went from {start} to {end} in {steps}, without validation."
-    if math.isnan(run.validations(key)[1][-1]):
+    if math.isnan(run.last_validation(key)):
         before = show(float(values[0]), "percent")
         return f"{metric} on {name} was {before}; the last validation, of {steps}, has no score."
     limits = interval(run, key, -1)

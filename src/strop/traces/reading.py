@@ -6,6 +6,7 @@ Beside the fields of its format a row may have those of `strop.Rollout` that des
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -153,6 +154,10 @@ def _is_ours(row: Row) -> bool:
 def _ours(row: Row) -> dict[str, Any]:
     if row.get("rewards") and "reward" not in row:
         raise UserError("it has rewards and no reward: add their total as reward")
+    for name in row:  # other fields are the user's own, but a misspelt reward would not count
+        near = difflib.get_close_matches(str(name).lower(), OWN, n=1, cutoff=0.8)
+        if near and near[0] not in row:
+            raise UserError(f"it has the field {name!r} and no {near[0]}: rename the field")
     return {"turns": _turns(map(record_of, row["turns"]))}
 
 

@@ -194,7 +194,9 @@ def record_of(given: Any) -> TurnRecord:
             f"a turn record lacks {lacking[0]}: without token ids nothing can be trained"
         )
     fields = {name: value for name, value in fields.items() if value is not None}
-    for name, value in fields.items():
-        if isinstance(value, Sequence) and name == "output_mask":
-            fields[name] = tuple(bool(each) for each in value)
+    mask = fields.get("output_mask")
+    if isinstance(mask, Sequence):
+        if wrong := [each for each in mask if each not in (0, 1)]:
+            raise UserError(f"a turn record has {wrong[0]!r} in output_mask: give true and false")
+        fields["output_mask"] = tuple(map(bool, mask))
     return TurnRecord(**fields)
