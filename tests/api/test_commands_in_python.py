@@ -308,6 +308,8 @@ def test_a_sweep_is_a_comparison_of_values(
             strop.sweep("grpo", values)
     with pytest.raises(UserError, match=r"loss_clip_high=0.2..0.4 is a range, in which compare"):
         strop.sweep("grpo", {"training_lr": [1e-4, 1e-3]}, loss_clip_high="0.2..0.4")
+    with pytest.raises(UserError, match=r"training.lr is swept and has one value too"):
+        strop.sweep("grpo", {"training_lr": [1e-4, 1e-3]}, training_lr=1e-3)
 
 
 def test_messages_name_keywords() -> None:

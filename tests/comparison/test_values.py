@@ -92,6 +92,7 @@ def test_arguments_become_combinations() -> None:
         (["grpo", "rloo", "training.lr=grid(1,2)"], "name one method"),
         (["grpo", "training.lr=1e-3"], "nothing is swept"),
         (["grpo", "a=grid(1,2)", "a=grid(3)"], "a is swept twice"),
+        (["grpo", "a=grid(1,2)", "a=3"], "a is swept and has one value too"),
         (["grpo", "a=random(1,2,3)", "b=random(1,2,4)"], "need one count, not a 3, b 4"),
         (["grpo", "a=grid()"], "a=grid takes values"),
         (["grpo", "a=log(1,2)"], "a=log takes LOW, HIGH and how many"),

@@ -159,6 +159,7 @@ def test_a_member_may_be_called_name():
     ("name", "options", "message"),
     [
         ("corridor + countdown", {}, "countdown is no environment, and only environments mix"),
+        ("corridor + coridor", {}, "coridor is no environment .did you mean 'corridor'"),
         ("corridor + corridor", {}, "two of the name corridor: name them, easy=corridor"),
         ("corridor + calculator", {"calculater": {}}, "did you mean 'calculator'"),
         ("corridor + calculator", {"corridor": 3}, "give each environment its options"),

@@ -241,9 +241,8 @@ def sweep(method: Any, values: Mapping[str, Any], *, draws: int = 0, **options: 
             "several"
         )
     found = [_spread(dotted(name, HEADS), given, draws) for name, given in values.items()]
-    entries = tuple(
-        (label_of_values(row), (method, dict(row)), row, "") for row in combinations(found)
-    )
+    rows = combinations(found, (dotted(name, HEADS) for name in options))
+    entries = tuple((label_of_values(row), (method, dict(row)), row, "") for row in rows)
     return compare(Swept(_name_of(method), entries), **options)
 
 

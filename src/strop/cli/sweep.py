@@ -53,7 +53,8 @@ def swept(arguments: Sequence[str], draws: int) -> tuple[Methods, str]:
         )
     found = {text: spread(text, draws) for text in arguments}
     plain = [text for text in arguments if found[text] is None]
-    rows = combinations([each for each in found.values() if each is not None])
+    given = (text.partition("=")[0].strip() for text in plain)
+    rows = combinations([each for each in found.values() if each is not None], given)
     return [
         (label_of_values(row), [*plain, *(f"{name}={value}" for name, value in row)], row, "")
         for row in rows

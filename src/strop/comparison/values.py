@@ -54,19 +54,22 @@ def spread(text: str, seed: int = 0) -> Spread | None:
     )
 
 
-def combinations(spreads: Sequence[Spread]) -> list[Values]:
+def combinations(spreads: Sequence[Spread], given: Iterable[str] = ()) -> list[Values]:
     """Every combination of the grids, with each draw of the random options; duplicates count once.
 
-    Random options are drawn together, so they need one count. Raises UserError.
+    Random options are drawn together, so they need one count. given: names of options that have
+    one value, which none of these may be. Raises UserError.
     """
     if not spreads:
         raise UserError(
             "nothing is swept: give an option values, such as training.lr=grid(1e-4,3e-4,1e-3)"
         )
-    names = [each.name for each in spreads]
+    names, given = [each.name for each in spreads], {*given}
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{name} is swept twice: give all its values in one")
+        if name in given:
+            raise UserError(f"{name} is swept and has one value too: leave that one out")
     drawn = [each for each in spreads if each.drawn]
     if len({len(each.values) for each in drawn}) > 1:
         counts = ", ".join(f"{each.name} {len(each.values)}" for each in drawn)

@@ -350,8 +350,9 @@ def _causes(a: Path, b: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     idle: list[str] = []
     for kind, (left, right) in zip(names, pairs, strict=True):
         for key in sorted(left.keys() | right.keys()):
-            one, other = left.get(key, "none"), right.get(key, "none")
+            one, other = left.get(key), right.get(key)
             if one != other:
+                one, other = ("none" if each is None else each for each in (one, other))
                 place = idle if not kind and key.startswith(IDLE) else causes
                 place.append(f"{kind}{key}: {one} in the first, {other} in the second")
     return tuple(causes), tuple(idle)

@@ -302,7 +302,8 @@ def members_of(name: str, options: Mapping[str, Any]) -> dict[str, EnvironmentSo
             )
         source = source_of(task, own)
         if source is None:
-            raise UserError(f"{task} is no environment, and only environments mix: {name}")
+            hint = did_you_mean(task, built_in())
+            raise UserError(f"{task} is no environment{hint}, and only environments mix: {name}")
         found[label] = source
     for label in options:
         if label not in found:
