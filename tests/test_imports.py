@@ -11,7 +11,7 @@ from strop.support.about import SOURCE
 MODULES = {
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(SOURCE.rglob("*.py"))
-    if SOURCE / "assets/init" not in path.parents  # a user's own files
+    if SOURCE / "cli/templates" not in path.parents  # a user's own files
 }
 
 

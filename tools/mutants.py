@@ -23,11 +23,8 @@ TURNS = {
 NAMES = {"minimum": "maximum", "maximum": "minimum", "amin": "amax", "amax": "amin",
          "min": "max", "max": "min"}  # fmt: skip
 SOURCE = ROOT / "src" / "strop"
-APART = (
-    "parts",
-    "recipes",
-    "assets",
-)  # parts have mutants of their own (mutate.py --only); recipes only compose
+# Parts have mutants of their own (mutate.py --only), recipes only compose, templates are a user's.
+APART = {"parts", "recipes", "templates"}
 ELSEWHERE = ("tests/vllm", "tests/site")  # tests that need what is not installed, or add nothing
 
 
@@ -119,11 +116,11 @@ def _with(tree: ast.Module, node: ast.AST, change: str) -> str:
 
 
 def module_names() -> list[str]:
-    """All modules outside parts, recipes and assets."""
+    """All modules outside the folders APART."""
     return [
         ".".join(("strop", *path.relative_to(SOURCE).with_suffix("").parts))
         for path in sorted(SOURCE.rglob("*.py"))
-        if path.relative_to(SOURCE).parts[0] not in APART and not path.name.startswith("__")
+        if not APART & {*path.relative_to(SOURCE).parts} and not path.name.startswith("__")
     ]
 
 

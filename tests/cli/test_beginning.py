@@ -6,8 +6,8 @@ import tomllib
 import jsonschema
 import pytest
 
-from strop.assets import BEGINNINGS, SCHEMA
-from strop.cli.init import TASKS
+from strop.assets import SCHEMA
+from strop.cli.init import TASKS, TEMPLATES
 from strop.support.errors import UserError
 from strop.training.settings import config, schema
 
@@ -16,7 +16,7 @@ SHORT = ["training.steps=1", "evaluation.every=0", "--quiet", "--out", "runs/fir
 
 
 def test_every_kind_is_described():
-    assert {path.name for path in BEGINNINGS.iterdir() if path.is_dir()} == set(TASKS)
+    assert {path.name for path in TEMPLATES.iterdir() if path.is_dir()} == set(TASKS)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -1,4 +1,4 @@
-"""What ships in the package beside its code: models, the schema, files to begin with."""
+"""What ships in the package beside its code: models, the schema, claims."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -9,7 +9,6 @@ SHIPPED = {
     "tiny-worked": ("tiny_worked_countdown", "worked_countdown"),
 }
 SCHEMA = Path(str(files("strop.assets") / "run.schema.json"))  # of a run's TOML file
-BEGINNINGS = Path(str(files("strop.assets") / "init"))  # a folder for each kind of task
 
 
 def model_folder(name: str) -> Path:

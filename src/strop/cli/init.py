@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from strop.assets import BEGINNINGS, SCHEMA
+from strop.assets import SCHEMA
 from strop.support.errors import UserError, nearest
 from strop.support.stopping import explained
 from strop.support.writing import writing
 
-# Folders of `assets/init`, each with its purpose.
+TEMPLATES = Path(__file__).with_name("templates")
+# Its folders, each with its purpose.
 TASKS = {
     "math": "problems whose answer is compared as mathematics",
     "code": "programs that a sandbox tests",
@@ -36,7 +37,7 @@ def init(
     """
     if task not in TASKS:
         raise UserError(f"no kind of task {task!r}{nearest(task, TASKS)}; {_listed()}")
-    files = sorted(path for path in (BEGINNINGS / task).iterdir() if path.is_file())
+    files = sorted(path for path in (TEMPLATES / task).iterdir() if path.is_file())
     for path in (*files, SCHEMA):
         if (out / path.name).exists() and path != SCHEMA:
             raise UserError(f"{out / path.name} already exists: give another folder with --out")
