@@ -240,7 +240,7 @@ def test_keys_and_paths(server, plain):
                 response = stranger.request(method, path, headers=headers)
                 assert response.status_code == 401
                 assert response.json()["error"]["code"] == "invalid_api_key"
-    nowhere = plain.post("/v1/responses").json()["error"]
+    nowhere = plain.post("/v1/nothing").json()["error"]
     assert nowhere["type"] == "not_found_error"
     assert "there are /health, /v1/models, /v1/chat/completions, /v1/com" in nowhere["message"]
     assert plain.get("/v1/completions").status_code == 405

@@ -37,7 +37,7 @@ from strop.training.setup import load_prompts, make_world
 
 AGENT = """
 import asyncio, os, sys, time
-import openai
+import anthropic, openai
 from openai import AsyncOpenAI, OpenAI
 
 
@@ -48,6 +48,20 @@ def score(text):
 def once(row, **more):
     said = OpenAI().completions.create(model="policy", prompt=row["prompt"], **more)
     return score(said.choices[0].text)
+
+
+def responds(row):
+    return score(OpenAI().responses.create(model="policy", input=row["prompt"]).output_text)
+
+
+def by_messages(row):
+    client = anthropic.Anthropic(
+        base_url=os.environ["STROP_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"]
+    )
+    said = client.messages.create(
+        model="policy", max_tokens=99, messages=[{"role": "user", "content": row["prompt"]}]
+    )
+    return score(said.content[0].text)
 
 
 def twice(row):
@@ -195,12 +209,13 @@ def test_an_agent_of_one_call_is_the_method_itself(lab: Any, agent: Path, here: 
     plain = strop.train("grpo", reward=f"{reward}:even", **given)
     # of the same label, so that its seeds are the same
     given["rollout"] = "run_agents(max_tokens=6) @ sample_independently"
-    played = strop.train("grpo", data_task=f"agent:{agent}:once", **given)
-    # rows that arrive at other times are computed beside others, which rounds differently
-    for one, other in zip(numbers(played), numbers(plain), strict=True):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-6, nan_ok=True)
-    said = [[row["completion"] for row in rollouts(run)] for run in (played, plain)]
-    assert said[0] == said[1]
+    for name in ("once", "responds", "by_messages"):
+        played = strop.train("grpo", data_task=f"agent:{agent}:{name}", **given)
+        # rows that arrive at other times are computed beside others, which rounds differently
+        for one, other in zip(numbers(played), numbers(plain), strict=True):
+            assert one == pytest.approx(other, rel=1e-4, abs=1e-6, nan_ok=True)
+        said = [[row["completion"] for row in rollouts(run)] for run in (played, plain)]
+        assert said[0] == said[1]
 
 
 def test_calls_go_on_from_each_other(lab: Any, agent: Path, here: Path) -> None:

@@ -8,9 +8,10 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+from strop.serving import anthropic_messages, openai_responses
 from strop.serving.answers import CallResponse, respond
 from strop.serving.fields import Fields, refuse
 from strop.serving.intake import Intake
@@ -32,6 +33,29 @@ KEEP_ALIVE_SECONDS = 10.0  # silence after which a stream sends a keep-alive com
 WRONG_KEY = "a wrong key: give the server's, which an agent of a run finds as OPENAI_API_KEY"
 VERSION_HEADER = "x-weights-version"
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class Form(NamedTuple):
+    """How a path reads a body and writes the answer. read: converts a body to that of the route.
+    named: the events of its streams have their types as names, and no [DONE] after them.
+    """
+
+    route: Route
+    read: Callable[[Any], Any] = lambda body: body
+    write: Callable[[CallResponse], dict[str, Any]] = CallResponse.body
+    events: Callable[[CallResponse], Iterator[dict[str, Any]]] = CallResponse.events
+    named: bool = False
+
+
+FORMS = {
+    "/v1/chat/completions": Form("chat"),
+    "/v1/completions": Form("completions"),
+    "/v1/responses": Form("chat", openai_responses.chat_body, openai_responses.body,
+                          openai_responses.events, named=True),
+    "/v1/messages": Form("chat", anthropic_messages.chat_body, anthropic_messages.body,
+                         anthropic_messages.events, named=True),
+    "/inference/v1/generate": Form("generate"),
+}  # fmt: skip
 
 
 class Gone(Exception):
@@ -76,9 +100,8 @@ class Service:
         handlers: list[tuple[str, str, Handler]] = [
             ("GET", "/health", self.health),
             ("GET", "/v1/models", self.models),
-            ("POST", "/v1/chat/completions", self.at("chat")),
-            ("POST", "/v1/completions", self.at("completions")),
-            ("POST", "/inference/v1/generate", self.at("generate")),
+            *(("POST", path, self.at(path)) for path in FORMS),
+            ("POST", "/v1/messages/count_tokens", self.count_tokens),
             ("GET", "/v1/models/{name:path}", self.models),
         ]
         if self.intake is not None:
@@ -110,20 +133,28 @@ class Service:
         found = {**listed, "max_model_len": length}
         return _json(found if wanted else {"object": "list", "data": [found]})
 
-    def at(self, route: Route) -> Handler:
-        """The handler of a POST to one of the routes that sample."""
+    def at(self, path: str) -> Handler:
+        """The handler of a POST to one of the paths that sample."""
+        form = FORMS[path]
 
         async def answer(request: Request) -> Response:
             key = self._key(request)
             body = await _body(request)
-            wanted = self.reading.read(route, _parsed(body), key)
-            attempt = Attempt(key, route, body, *_named(request))
+            wanted = self.reading.read(form.route, form.read(_parsed(body)), key)
+            attempt = Attempt(key, path, body, *_named(request))
             if wanted.stream:
-                return _stream(request, lambda: self._result(attempt, wanted))
+                return _stream(request, form, lambda: self._result(attempt, wanted))
             response, replayed = await _while_connected(request, self._result(attempt, wanted))
-            return _json(response.body(), headers=_headers(response, replayed))
+            return _json(form.write(response), headers=_headers(response, replayed))
 
         return answer
+
+    async def count_tokens(self, request: Request) -> Response:
+        """The number of tokens of a prompt in the form of Anthropic's Messages."""
+        key = self._key(request)
+        body = anthropic_messages.chat_body(_parsed(await _body(request)))
+        call = self.reading.read("chat", body, key).call
+        return _json({"input_tokens": len(call.prompt_ids)})
 
     async def post_rollouts(self, request: Request) -> Response:
         """Accept rollouts that have ended."""
@@ -169,6 +200,8 @@ class Service:
     def _key(self, request: Request) -> str:
         """The bearer token of a request. Raises Refused where it is not known."""
         kind, _, key = request.headers.get("authorization", "").partition(" ")
+        if not kind:  # Anthropic's clients
+            kind, key = "bearer", request.headers.get("x-api-key", "")
         key = key.strip()
         if kind.lower() != "bearer" or not self.keys(key):
             text = "send the server's key: Authorization: Bearer KEY" if not key else WRONG_KEY
@@ -223,7 +256,9 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _stream(request: Request, work: Callable[[], Awaitable[tuple[CallResponse, bool]]]) -> Response:
+def _stream(
+    request: Request, form: Form, work: Callable[[], Awaitable[tuple[CallResponse, bool]]]
+) -> Response:
     """Server-sent events: keep-alive comments until all is drawn, then the whole answer.
 
     The client receives an error as a status while nothing was sent yet, and later as an event.
@@ -241,7 +276,7 @@ def _stream(request: Request, work: Callable[[], Awaitable[tuple[CallResponse, b
                 else:
                     headers = _headers(*task.result()) if task.done() else {}
                     response = StreamingResponse(
-                        _events(task),
+                        _events(task, form),
                         media_type="text/event-stream",
                         headers={"cache-control": "no-store", **headers},
                     )
@@ -258,24 +293,26 @@ async def _never() -> Any:
     await asyncio.Event().wait()
 
 
-async def _events(task: asyncio.Task[tuple[CallResponse, bool]]) -> AsyncIterator[str]:
+async def _events(task: asyncio.Task[tuple[CallResponse, bool]], form: Form) -> AsyncIterator[str]:
     while not task.done():
         yield ": the policy is at work\n\n"
         await asyncio.wait((task,), timeout=KEEP_ALIVE_SECONDS)
     if (error := task.exception()) is not None:
         if not isinstance(error, Gone):
-            yield _event(_error_body(_as_refused(error)))
+            yield _event(_error_body(_as_refused(error)), form)
         return
     try:
-        for each in task.result()[0].events():
-            yield _event(each)
-        yield "data: [DONE]\n\n"
+        for each in form.events(task.result()[0]):
+            yield _event(each, form)
+        if not form.named:
+            yield "data: [DONE]\n\n"
     except ValueError as wrong:  # a number that is not finite
-        yield _event(_error_body(_as_refused(wrong)))
+        yield _event(_error_body(_as_refused(wrong)), form)
 
 
-def _event(content: Any) -> str:
-    return f"data: {_text(content)}\n\n"
+def _event(content: dict[str, Any], form: Form) -> str:
+    name = f"event: {content['type']}\n" if form.named else ""
+    return f"{name}data: {_text(content)}\n\n"
 
 
 def _text(content: Any) -> str:
@@ -336,12 +373,13 @@ def _as_refused(error: BaseException) -> Refused:
 def _error_body(refused: Refused) -> dict[str, Any]:
     kind = "server_error" if refused.status >= 500 else "invalid_request_error"
     return {
+        "type": "error",  # which Anthropic's clients read
         "error": {
             "message": str(refused),
             "type": KINDS.get(refused.status, kind),
             "param": refused.param or None,
             "code": refused.code or None,
-        }
+        },
     }
 
 

@@ -16,10 +16,14 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": (True,),
     "allowed_token_ids": ([],),
     "audio": (),
+    "background": (False,),
     "bad_words": ([],),
     "beam_width": (1,),
     "best_of": (1,),
+    "container": (),
+    "context_management": ([],),
     "continue_final_message": (False,),
+    "conversation": (),
     "detokenize": (True,),
     "documents": ([],),
     "echo": (False,),
@@ -37,29 +41,38 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "logit_bias": ({},),
     "logits_processors": ([],),
+    "max_tool_calls": (),
+    "mcp_servers": ([],),
     "min_tokens": (0,),
     "modalities": (["text"],),
+    "moderation": (),
+    "format": (),
     "presence_penalty": (0,),
+    "previous_response_id": (),
     "prompt_embeds": (),
     "prompt_logprobs": (),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "structured_outputs": ({},),
     "suffix": ("",),
+    "thinking": ({"type": "disabled"},),
     "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
+    "truncation": ("disabled",),
     "use_beam_search": (False,),
     "web_search_options": (),
 }
 # These fields do not change what is drawn.
 HARMLESS = frozenset(
-    {"cache_salt", "chat_template_content_format", "client_metadata", "extra_args", "flat_logprobs",
+    {"cache_control", "cache_salt", "chat_template_content_format", "client_metadata",
+     "extra_args", "flat_logprobs",
      "kv_transfer_params", "metadata", "mm_processor_kwargs", "output_kind",
      "parallel_tool_calls", "prediction", "priority", "prompt_cache_key",
      "prompt_cache_retention", "provider", "rid", "request_id", "safety_identifier",
      "service_tier", "session_id", "skip_reading_prefix_cache", "spaces_between_special_tokens",
      "store", "user", "verbosity", "vllm_xargs"}
 )  # fmt: skip
+TEXTS = ("text", "input_text", "output_text")  # the types of parts that have a text
 MOST_ANSWERS = 1024  # of one call
 BITS = 63  # of a seed
 
@@ -67,6 +80,19 @@ BITS = 63  # of a seed
 def refuse(text: str, param: str = "", code: str = "", status: int = 400) -> Refused:
     """Make a refusal of a client's input."""
     return Refused(status, text, code, param)
+
+
+def texts_of(given: Any, where: str) -> str:
+    """The text of a content: a text, or parts that are texts. Raises Refused."""
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
+        raise refuse(f"{where} must be text or a list of objects", where)
+    for each in given:
+        if each.get("type") not in TEXTS or not isinstance(each.get("text"), str):
+            kind = each.get("type")
+            raise refuse(f"{where} has a part of type {kind!r}: this model reads text", where)
+    return "".join(each["text"] for each in given)
 
 
 class Fields:

@@ -1,0 +1,139 @@
+"""Anthropic's Messages: a body becomes that of a chat call, and its answer a Message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from strop.serving.answers import CallResponse
+from strop.serving.fields import Fields, refuse, texts_of
+
+SAME = ("model", "temperature", "top_p", "top_k", "seed", "stream")
+
+
+def chat_body(given: Any) -> dict[str, Any]:
+    """The body of a chat call that asks for the same. Raises Refused."""
+    fields = Fields(given)
+    system = fields.take("system")
+    head = [] if system is None else [{"role": "system", "content": texts_of(system, "system")}]
+    messages = [
+        message for place, each in enumerate(fields.objects("messages"))
+        for message in _messages(each, f"messages[{place}]")
+    ]  # fmt: skip
+    if messages and messages[-1]["role"] == "assistant":
+        raise refuse(
+            "the last message is the assistant's, and an answer is not continued here: end with "
+            "the user's",
+            "messages",
+        )
+    choice = Fields(fields.take("tool_choice") or {"type": "auto"}, "tool_choice.")
+    if (kind := choice.take("type")) not in ("auto", "none"):
+        raise choice.wrong("type", "auto or none: no call of a tool is forced here")
+    choice.end(ignored=("disable_parallel_tool_use",))
+    form = Fields(fields.take("output_config") or {}, "output_config.")
+    form.end(ignored=("effort",))  # templates have other words for it
+    body = {
+        "messages": [*head, *messages],
+        "tools": [_tool(each) for each in fields.objects("tools")],
+        "tool_choice": kind,
+        "max_tokens": fields.whole("max_tokens", 1),
+        "stop": list(fields.texts("stop_sequences")),
+        **{name: fields.take(name) for name in SAME},
+    }
+    fields.end()
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _messages(given: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    """Chat messages of one: each result of a tool is a message of its own."""
+    role, content = given.get("role"), given.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(blocks, list) or not all(isinstance(each, dict) for each in blocks):
+        raise refuse(f"{where}.content must be text or a list of objects", where)
+    said: list[Mapping[str, Any]] = []
+    calls = []
+    for block in blocks:
+        if block.get("type") == "tool_result" and role == "user":
+            if said:
+                yield {"role": role, "content": texts_of(said, where)}
+                said = []
+            result = texts_of(block.get("content") or "", f"{where}.content")
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result}
+        elif block.get("type") == "tool_use" and role == "assistant":
+            function = {"name": block.get("name"), "arguments": block.get("input")}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        else:
+            said.append(block)
+    if calls:
+        yield {"role": role, "content": texts_of(said, where), "tool_calls": calls}
+    elif said or not blocks:
+        yield {"role": role, "content": texts_of(said, where)}
+
+
+def _tool(given: Mapping[str, Any]) -> dict[str, Any]:
+    if given.get("type", "custom") != "custom":
+        raise refuse(f"tools has one of type {given['type']!r}: only a client's own are", "tools")
+    function = {name: given[name] for name in ("name", "description") if name in given}
+    return {
+        "type": "function",
+        "function": {**function, "parameters": given.get("input_schema") or {}},
+    }
+
+
+def body(response: CallResponse) -> dict[str, Any]:
+    """The answer as one object."""
+    call, (generated,) = response.wanted.call, response.generated
+    reasons = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
+    reason, stopped = reasons[generated.finish_reason], None
+    if reason == "end_turn" and call.stop_strings:
+        whole = response.tokenizer.decode(list(generated.answer.ids), skip_special_tokens=True)
+        rest = whole[len(generated.text) :]
+        stopped = next((each for each in call.stop_strings if rest.startswith(each)), None)
+    return {
+        "id": f"msg_{call.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": response.model,
+        "content": list(_blocks(response)),
+        "stop_reason": reason if stopped is None else "stop_sequence",
+        "stop_sequence": stopped,
+        "usage": {
+            "input_tokens": response.usage["prompt_tokens"],
+            "output_tokens": response.usage["completion_tokens"],
+        },
+        "weights_version": response.version,
+    }
+
+
+def _blocks(response: CallResponse) -> Iterator[dict[str, Any]]:
+    """The answer's text, if any, and its calls of tools."""
+    (generated,) = response.generated
+    if generated.text or not generated.tool_calls:
+        yield {"type": "text", "text": generated.text}
+    for each in generated.tool_calls:
+        function = each["function"]
+        given = json.loads(function["arguments"])
+        yield {"type": "tool_use", "id": each["id"], "name": function["name"], "input": given}
+
+
+def events(response: CallResponse) -> Iterator[dict[str, Any]]:
+    """The events of a stream."""
+    whole = body(response)
+    end = {name: whole[name] for name in ("stop_reason", "stop_sequence")}
+    usage = {**whole["usage"], "output_tokens": 0}
+    begun = {**whole, **dict.fromkeys(end), "content": [], "usage": usage}
+    yield {"type": "message_start", "message": begun}
+    for index, block in enumerate(whole["content"]):
+        if block["type"] == "text":
+            empty = {**block, "text": ""}
+            delta = {"type": "text_delta", "text": block["text"]}
+        else:
+            empty = {**block, "input": {}}
+            given = json.dumps(block["input"], ensure_ascii=False)
+            delta = {"type": "input_json_delta", "partial_json": given}
+        yield {"type": "content_block_start", "index": index, "content_block": empty}
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    yield {"type": "message_delta", "delta": end, "usage": whole["usage"]}
+    yield {"type": "message_stop"}
