@@ -50,17 +50,16 @@ A recipe makes its own number of updates a step, draws its own prompts and has t
 recipe and `grpo` of one seed start from the same data on one kind of machine. A difference is the
 mean of these pairs with its 95% interval, which stays within the range of the number. It is decided
 as in [compare](COMPARE.md#what-is-decided-and-how): from five seeds on, with Holm's correction over
-the recipes of the regime. Ten seeds are planned for `tiny`: its verdicts are those of a look before
-the end. *Resolves* is the difference that so many seeds find in 8 of 10 such comparisons. Final
-scores are of 512 held-out puzzles (with worked answers: 256) with 16 answers each; those of
-`corridor`, `calculator` and `kernel_timing` are of 100 held-out starts with 16 episodes, of `gemma`
-of 64 sums with 4. The teacher of `gkd`, `vopd` and `on_policy_distillation` is `tiny` after 90
-steps of `grpo`.
+the recipes of the regime. *Resolves* is the difference that so many seeds find in 8 of 10 such
+comparisons. Final scores are of 512 held-out puzzles (with worked answers: 256) with 16 answers
+each; those of `corridor`, `calculator` and `kernel_timing` are of 100 held-out starts with 16
+episodes, of `gemma` of 64 sums with 4. The teacher of `gkd`, `vopd` and `on_policy_distillation` is
+`tiny` after 90 steps of `grpo`.
 
 *Asymptote, efficiency, midpoint* are those of `R(C) = R_0 + (A - R_0) / (1 + (M / C)^B)` (arXiv
 2510.13786), fitted to validation pass@1 over steps, averaged over seeds, with the intervals of 95%
 of the fits to bootstrapped seeds. With so few seeds these are too narrow: that of a normal mean
-holds it in 84% of cases with five, and in 89% with nine. A limit of 0 or inf is beyond the
+holds it in 83% of cases with five, and in 90% with ten. A limit of 0 or inf is beyond the
 efficiencies (0.25 to 8) and midpoints (to the last step) that were searched. Where the fit is not
 determined, the reason stands in their place. *At sampled* and *at trained* are differences in
 validation pass@1 at the point where both sides had spent as much as the thriftier one spent in all.
@@ -227,8 +226,8 @@ def questions(
     lines.append("\n## Are ranks stable between regimes?\n")
     lines.append(
         "A regime beside itself compares the ranks of its even seeds with those of its odd ones: "
-        "they differ by chance alone. Each half has two or three seeds of a recipe; two regimes "
-        "are compared with all seeds, which leaves less to chance.\n"
+        "they differ by chance alone. Each half has two or three seeds of a recipe, of `tiny` "
+        "five; two regimes are compared with all seeds, which leaves less to chance.\n"
     )
     gains = {regime: numbers.gains(pairs) for regime, pairs in by_regime.items()}
     named = [regime for regime, found in gains.items() if len(found) >= numbers.FEWEST_RECIPES]
