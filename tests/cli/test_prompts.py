@@ -121,6 +121,19 @@ def test_text_beside_a_chat_template_is_warned_about_once(train, chatty, lab, st
     assert NOTE not in strop(*words, "--model", chatty, "data.prompt_as=messages").out
 
 
+def test_an_agent_writes_its_own_prompts(train, tmp_path):
+    (tmp_path / "agent.py").write_text(
+        "from openai import OpenAI\n\n\n"
+        "def play(row):\n"
+        "    asked = [{'role': 'user', 'content': row['prompt']}]\n"
+        "    OpenAI().chat.completions.create(model='policy', messages=asked)\n"
+        "    return 1.0\n"
+    )
+    result, _ = train(TEXTS, "data.task=agent:agent.py:play")
+    assert result.code == 0, result.err
+    assert "plain text" not in result.out
+
+
 def test_a_model_without_a_template_reads_questions_as_text(train, lab):
     result, prompts = train(ASKED, model=lab.model)
     assert prompts == {"1+2", "2+2"}

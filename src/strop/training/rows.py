@@ -241,8 +241,10 @@ def add_notes(config: RunConfig, services: RunServices) -> None:
             services.notes.append(
                 f"{traces.num_silent} recorded rollouts are left out: in them nothing was said"
             )
-    elif services.task.live is None and (
-        note := plain_text(services.task.train, texts.tokenizer, texts.chat)
+    elif (
+        services.task.live is None
+        and not services.task.agent
+        and (note := plain_text(services.task.train, texts.tokenizer, texts.chat))
     ):
         services.notes.append(note)
 
