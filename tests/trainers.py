@@ -58,7 +58,14 @@ def make(model: Any, output: Path, recipe: Any = None, **options: Any) -> Any:
 
     own = {
         name: options.pop(name)
-        for name in ("rollout_func", "peft_config", "callbacks", "eval_dataset", "optimizers")
+        for name in (
+            "rollout_func",
+            "peft_config",
+            "callbacks",
+            "eval_dataset",
+            "optimizers",
+            "train_dataset",
+        )
         if name in options
     }
     settings: dict[str, Any] = {

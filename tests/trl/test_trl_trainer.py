@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
+from datasets import Dataset
 from models import save_model
 from trainers import QUIET, digits, make, trained, written
 
@@ -230,6 +231,16 @@ def test_cut_answers_have_no_known_probability(build: Any) -> None:
     trainer = build("rollout_correction", top_k=3)
     with pytest.raises(UserError, match="reads logp_"):
         trainer.train()
+
+
+def test_rows_that_share_a_prompt_are_several(build: Any) -> None:
+    rows = Dataset.from_dict({"prompt": ["1+2:"] * 12, "answer": list("abcdefghijkl")})
+    trainer = build("grpo", rollout_func=written, train_dataset=rows)
+    with mock.patch.object(trainer.strop, "begin", wraps=trainer.strop.begin) as begin:
+        trained(trainer)
+    uids = [call.args[2].uid_B.tolist() for call in begin.call_args_list]
+    assert [len(set(each)) for each in uids] == [2, 2, 2]
+    assert len({uid for each in uids for uid in each}) == 6
 
 
 def test_unscored_answers_move_nothing(build: Any) -> None:

@@ -101,7 +101,7 @@ class StropGRPOTrainer(GRPOTrainer):
     def _rollouts(self, algorithm: Algorithm, inputs: Any, output: dict[str, Any]) -> Rollouts:
         """The rollouts of all processes, with the columns that the algorithm needs."""
         ids, device = output["completion_ids"], output["completion_ids"].device
-        keys = [_key(row.get("prompt", row)) for row in inputs]  # environments may lack prompts
+        keys = [_key(row) for row in inputs]
         uid_B = self._all(torch.tensor(keys, device=device))
         training = self.model.training
         size = self.num_generations if training else self.num_generations_eval
@@ -294,7 +294,7 @@ def _mask(inputs: Mapping[str, Any]) -> Tensor:
     return mask_BL * inputs["tool_mask"] if "tool_mask" in inputs else mask_BL
 
 
-def _key(prompt: Any) -> int:
-    """A 62-bit hash of a prompt's text."""
-    text = json.dumps(prompt, sort_keys=True, default=lambda other: type(other).__name__)
+def _key(row: Mapping[str, Any]) -> int:
+    """A 62-bit hash of a row of the data; rows may share a prompt and have other answers."""
+    text = json.dumps(row, sort_keys=True, default=lambda other: type(other).__name__)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 2

@@ -145,7 +145,7 @@ def _events(whole: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         at = {"item_id": item["id"], "output_index": index}
         said = item["type"] == "message"
         added = {**item, "status": "in_progress"}
-        added |= {"content": []} if said else {"arguments": ""}
+        added["content" if said else "arguments"] = [] if said else ""
         yield "output_item.added", {"output_index": index, "item": added}
         if said:
             (part,) = item["content"]
