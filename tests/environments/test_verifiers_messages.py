@@ -7,6 +7,7 @@ from datetime import date
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 import zmq
 
@@ -14,6 +15,20 @@ from strop.environments import verifiers_server
 from strop.environments.verifiers_server import VerifiersServer
 from strop.support.errors import UserError
 
+
+def packed(values: list[Any], dtype: str) -> dict[str, Any]:
+    """An array as verifiers writes it from 0.4.1 on."""
+    array = np.array(values, dtype)
+    return {"__nd__": True, "dtype": dtype, "shape": [len(values)], "data": array.tobytes()}
+
+
+NODES = [
+    {"parent": None, "token_ids": packed([3, 4], "int32"), "mask": packed([False] * 2, "bool"),
+     "logprobs": packed([], "float32")},
+    {"parent": 0, "sampled": True, "token_ids": packed([5, 6, 7], "int32"),
+     "mask": packed([False, True, True], "bool"), "logprobs": packed([-0.5, -0.25], "float32")},
+]  # fmt: skip
+WORTH = {"task": {}, "rewards": {"even": {"score": 1.0, "weight": 2.0}}}
 HERE = {"OPENAI_BASE_URL": "u", "OPENAI_API_KEY": "k", "STROP_MODEL": "m"}
 ANSWERS: dict[str, list[tuple[bytes, bytes]]] = {
     "a delta of no trace": [(b"delta", msgpack.packb({"trace": "t"}))],
@@ -25,7 +40,17 @@ ANSWERS: dict[str, list[tuple[bytes, bytes]]] = {
         (b"delta", msgpack.packb({"trace": "t", "open": {"task": {}, "metrics": {"a": 1e999}}})),
         (b"reply", msgpack.packb({"success": True})),
     ],
-}
+    "arrays": [
+        (b"delta", msgpack.packb({"trace": "t", "open": WORTH, "nodes": NODES})),
+        (b"reply", msgpack.packb({"success": True})),
+    ],
+    "dropped": [
+        (b"delta", msgpack.packb({"trace": "t", "open": WORTH, "nodes": NODES})),
+        (b"delta", msgpack.packb({"trace": "t", "errors": [{"type": "JudgeError"}],
+                                  "set": {"dropped": "no verdict"}})),
+        (b"reply", msgpack.packb({"success": True})),
+    ],
+}  # fmt: skip
 MUTE = threading.Event()  # the server answers nothing any more
 received: list[tuple[bytes, Any]] = []
 
@@ -92,6 +117,20 @@ def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
 def test_a_number_that_is_not_finite_ends_its_own_episode(server: VerifiersServer) -> None:
     outcome = server.begin({"question": "infinite"}, HERE).ended.result(10)
     assert (outcome.kind, outcome.why) == ("unreadable", "a = inf")
+
+
+def test_streams_of_tokens_may_be_arrays(server: VerifiersServer) -> None:
+    outcome = server.begin({"question": "arrays"}, HERE).ended.result(10)
+    assert (outcome.kind, outcome.value["reward"]) == ("returned", 2.0)
+    assert outcome.rollout is not None
+    (turn,) = outcome.rollout.turns
+    assert (turn.prompt_ids, turn.output_ids) == ((3, 4, 5), (6, 7))
+    assert (turn.output_log_probs, turn.output_mask) == ((-0.5, -0.25), (True, True))
+
+
+def test_a_trace_that_was_dropped_has_no_score(server: VerifiersServer) -> None:
+    outcome = server.begin({"question": "dropped"}, HERE).ended.result(10)
+    assert (outcome.kind, outcome.value) == ("returned", {"even": 2.0, "reward": None})
 
 
 def test_a_pause_without_episodes_is_no_silence(

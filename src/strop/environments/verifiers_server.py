@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from strop.environments.agent_process import Outcome
 from strop.support.errors import UserError, did_you_mean
 from strop.support.processes import Restarts
@@ -26,6 +28,7 @@ from strop.traces.reading import NothingSaid, end_of_trace, rollout_of
 FAMILY = "verifiers:"
 OPTIONS = ("renderer", "renderer_model", "sampling")
 LISTS = ("nodes", "calls", "errors", "extra_usage", "request_rewrites", "response_rewrites")
+STREAMS = ("token_ids", "mask", "logprobs")  # of a node: lists, or arrays as bytes (from 0.4.1)
 # Errors that the policy cannot have caused: of sandbox, environment and connections.
 OUTSIDE = ("SandboxError", "EnvError", "InterceptionError", "TunnelError", "ToolsetError")
 START_SECONDS = 60.0  # for the server's first answer
@@ -58,7 +61,8 @@ class ServedEpisode:
         for node, links in (delta.get("links") or {}).items():
             trace["nodes"][int(node)].setdefault("semantic_parents", []).extend(links)
         for each in LISTS:
-            trace[each].extend(delta.get(each) or ())
+            found = delta.get(each) or ()
+            trace[each].extend(map(_with_lists, found) if each == "nodes" else found)
         trace.update(delta.get("set") or {})
 
 
@@ -243,6 +247,17 @@ def _connected(address: str) -> Any:
     return socket
 
 
+def _with_lists(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A node with its streams as lists."""
+    packed = {name: node[name] for name in STREAMS if isinstance(node.get(name), Mapping)}
+    return {**node, **{name: _list(array) for name, array in packed.items()}}
+
+
+def _list(array: Mapping[str, Any]) -> list[Any]:
+    found: list[Any] = np.frombuffer(array["data"], array["dtype"]).reshape(array["shape"]).tolist()
+    return found
+
+
 def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcome:
     """How an episode ended, with its rollout where the trace has the tokens."""
     if not reply["success"]:
@@ -256,7 +271,7 @@ def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcom
     (trace,) = ours
     failures = [*(trace.get("errors") or ()), *(head.get("errors") or ())]
     end = end_of_trace(trace)
-    if end["reward"] is None and failures:
+    if end["reward"] is None and failures and trace.get("dropped") is None:
         last = failures[-1]
         if trace.get("is_timeout") or head.get("is_timeout"):
             return Outcome("late", why=_error(last))

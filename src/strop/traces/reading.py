@@ -216,12 +216,13 @@ def end_of_trace(row: Row) -> dict[str, Any]:
     """The result of a trace of verifiers: all fields of a `Rollout` but its turns."""
     rewards, task = row.get("rewards") or {}, row["task"]
     judged = bool(rewards) and all(each is not None for each in rewards.values())
+    kept = row.get("dropped") is None  # else it says why nothing is to be learned from it (0.4.1)
     learns = (row.get("agent") or {}).get("trainable", True)  # else the agent is not the policy
     data = task.get("data") or {}
     names = (task.get("key"), task.get("hash"), data.get("id"), data.get("idx"))
     errors = row.get("errors") or ()
     return {
-        "reward": sum(_numbers(rewards).values()) if judged and learns else None,
+        "reward": sum(_numbers(rewards).values()) if judged and kept and learns else None,
         "rewards": _numbers(rewards),
         "group": next((str(name) for name in names if name is not None), ""),
         "exit": Exit.TIMEOUT if row.get("is_timeout") else Exit.DONE,
