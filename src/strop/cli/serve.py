@@ -1,4 +1,4 @@
-"""`strop serve`: serves a checkpoint with OpenAI's protocol."""
+"""`strop serve`: serves a checkpoint with OpenAI's and Anthropic's protocols."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ def serve(
     assignments: Settings = None,
     trust: Trust = False,
 ) -> None:
-    """Serve a checkpoint with OpenAI's protocol, for agents and their frameworks.
+    """Serve a checkpoint with OpenAI's and Anthropic's protocols, for agents and their frameworks.
 
     Routes: `/v1/chat/completions`, `/v1/completions`, `/inference/v1/generate`, `/v1/models`,
     `/health`. Answers have token ids, log-probabilities and the version of the weights where a

@@ -1,1 +1,1 @@
-"""The policy as a server with OpenAI's protocol, which agents and their proxies call."""
+"""The policy as a server with the protocols of OpenAI and Anthropic, for agents and proxies."""
