@@ -53,9 +53,9 @@ def serve(
 ) -> None:
     """Serve a checkpoint with OpenAI's and Anthropic's protocols, for agents and their frameworks.
 
-    Routes: `/v1/chat/completions`, `/v1/completions`, `/inference/v1/generate`, `/v1/models`,
-    `/health`. Answers have token ids, log-probabilities and the version of the weights where a
-    client requests them. Ctrl-C ends it.
+    Routes: `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/messages`,
+    `/inference/v1/generate`, `/v1/models`, `/health`. Answers have token ids, log-probabilities and
+    the version of the weights where a client requests them. Ctrl-C ends it.
     """
     given: list[str | tuple[str, object]] = [*(assignments or [])]
     if chat_template:
