@@ -163,6 +163,26 @@ def test_why_an_answer_ended() -> None:
         assert (ended.stop_reason, ended.stop_sequence) == ("end_turn", None)
 
 
+ROLES = (
+    "{% for each in messages if each.role in ('system', 'user') %}{{ each.role }}: "
+    "{{ each.content }}\n{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("more", ["", "{# developer #}"])
+def test_a_developer_speaks_as_the_system_where_a_template_knows_none(more: str) -> None:
+    """Codex sends its instructions so, and Qwen's templates would leave them out."""
+    told = [{"role": "developer", "content": "Be brief."}, *message()]
+    speaker = Speaker()
+    with served(speaker, template=ROLES + more) as server, asking(server) as client:
+        for path, body in (
+            ("responses", {"input": told}),
+            ("chat/completions", {"messages": told}),
+        ):
+            assert client.post(f"/v1/{path}", json=body).status_code == 200
+            assert said_to(speaker) == ("" if more else "system: Be brief.\n") + "user: hi\n"
+
+
 IMAGE = [{"type": "input_image", "image_url": "x"}]
 BLOCK = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
 
