@@ -183,6 +183,14 @@ def test_a_developer_speaks_as_the_system_where_a_template_knows_none(more: str)
             assert said_to(speaker) == ("" if more else "system: Be brief.\n") + "user: hi\n"
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_call_that_no_json_can_hold_is_text(number: str) -> None:
+    said = CALL.replace('"é"', number)
+    with served(Speaker(said)) as server, anthropic_of(server) as client:
+        ask: Any = {"model": "policy", "max_tokens": 99, "messages": message(), "tools": CUSTOM}
+        assert client.messages.create(**ask).content[0].text == said
+
+
 IMAGE = [{"type": "input_image", "image_url": "x"}]
 BLOCK = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
 
