@@ -163,6 +163,90 @@ def test_why_an_answer_ended() -> None:
         assert (ended.stop_reason, ended.stop_sequence) == ("end_turn", None)
 
 
+def test_the_policy_reads_the_same_tool_in_every_form() -> None:
+    """Their fields in one order, and a call's input whatever number the policy has written."""
+    flat: Any = {"strict": True, "parameters": SCHEMA, "description": "Adds.", "name": "add"}
+    call = {
+        "type": "function_call",
+        "call_id": "1",
+        "name": "add",
+        "arguments": f'{{"x": {2**70}}}',
+    }
+    told = [*message(), call, {"type": "function_call_output", "call_id": "1", "output": ""}]
+    use = {"type": "tool_use", "id": "1", "name": "add", "input": {"x": 2**70}}
+    result = {"type": "tool_result", "tool_use_id": "1"}
+    turns = [*message(), {"role": "assistant", "content": [use]},
+             {"role": "user", "content": [result]}]  # fmt: skip
+    del flat["parameters"]
+    custom = {"input_schema": SCHEMA, **flat, "cache_control": {"type": "ephemeral"}}
+    asked = [
+        ("responses", {"tools": [{**flat, "parameters": SCHEMA, "type": "function"}],
+                       "input": told, "instructions": ""}),
+        ("messages", {"tools": [custom], "messages": turns, "system": []}),
+    ]  # fmt: skip
+    tool = {"name": "add", "description": "Adds.", "parameters": SCHEMA, "strict": True}
+    shown = json.dumps([{"type": "function", "function": tool}])
+    speaker = Speaker()
+    with served(speaker) as server, asking(server) as client:
+        for path, body in asked:
+            assert client.post(f"/v1/{path}", json=body).status_code == 200
+            assert said_to(speaker) == (
+                f"{shown}\nuser: hi\nassistant: <add {2**70}>\ntool: \nassistant:"
+            )
+
+
+ROLES = (
+    "{% for each in messages if each.role in ('system', 'user') %}{{ each.role }}: "
+    "{{ each.content }}\n{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("more", ["", "{# developer #}"])
+def test_a_developer_speaks_as_the_system_where_a_template_knows_none(more: str) -> None:
+    """Codex sends its instructions so, and Qwen's templates would leave them out."""
+    told = [{"role": "developer", "content": "Be brief."}, *message()]
+    speaker = Speaker()
+    with served(speaker, template=ROLES + more) as server, asking(server) as client:
+        for path, body in (
+            ("responses", {"input": told}),
+            ("chat/completions", {"messages": told}),
+        ):
+            assert client.post(f"/v1/{path}", json=body).status_code == 200
+            assert said_to(speaker) == ("" if more else "system: Be brief.\n") + "user: hi\n"
+
+
+def test_the_runner_of_tools_goes_on_without_a_thread() -> None:
+    """It asks the server to hold the conversation until the server says that it cannot."""
+
+    @anthropic.beta_tool
+    def add(x: str) -> str:
+        """Adds."""
+        return x * 2
+
+    speaker = Speaker(CALL, "15")
+    with served(speaker) as server, anthropic_of(server) as client:
+        runner = client.beta.messages.tool_runner(
+            model="policy", max_tokens=99, messages=message(), tools=[add]
+        )
+        block: Any = runner.until_done().content[0]
+        assert block.text == "15"
+    assert said_to(speaker).endswith("user: hi\nassistant: <add é>\ntool: éé\nassistant:")
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_call_that_no_json_can_hold_is_text(number: str) -> None:
+    said = CALL.replace('"é"', number)
+    with served(Speaker(said)) as server, anthropic_of(server) as client:
+        ask: Any = {"model": "policy", "max_tokens": 99, "messages": message(), "tools": CUSTOM}
+        assert client.messages.create(**ask).content[0].text == said
+
+
+def test_tokens_of_a_prompt_without_room_are_counted() -> None:
+    with served(Speaker()) as server, anthropic_of(server) as client:
+        asked: Any = {"model": "policy", "messages": message("x" * 600)}
+        assert client.messages.count_tokens(**asked).input_tokens > 600
+
+
 IMAGE = [{"type": "input_image", "image_url": "x"}]
 BLOCK = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
 
@@ -175,7 +259,8 @@ BLOCK = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
         ("responses", {"input": [{"content": "x"}]}, "role is None"),
         ("responses", {"input": []}, "messages is empty"),
         ("responses", {"input": 5}, "input is 5"),
-        ("responses", {"tools": [{"type": "web_search"}]}, "only functions"),
+        ("responses", {"tools": [{"type": "web_search"}]}, "only a client's own functions"),
+        ("responses", {"tools": [{**FLAT[0], "defer_loading": True}]}, "tools.defer_loading"),
         ("responses", {"tool_choice": "required"}, "tool_choice is 'required'"),
         ("responses", {"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ("responses", {"previous_response_id": "resp_1"}, "previous_response_id is not applied"),
@@ -188,7 +273,10 @@ BLOCK = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
          "an answer is not continued"),
         ("messages", {"messages": [{"role": "judge", "content": "x"}]}, "role is 'judge'"),
         ("messages", {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
+        ("messages", {"tools": [{"name": "a", "inputschema": {}}]}, "did you mean input_schema"),
+        ("messages", {"tools": [{**CUSTOM[0], "input_examples": [{}]}]}, "tools.input_examples"),
         ("messages", {"tool_choice": {"type": "any"}}, "tool_choice.type is 'any'"),
+        ("messages", {"tool_choice": {"name": "add"}}, "tool_choice.type is None"),
         ("messages", {"thinking": {"type": "enabled", "budget_tokens": 9}}, "thinking is not"),
         ("messages", {"system": 5}, "system must be text"),
         ("messages", {"model": "other"}, "there is no model 'other'"),
@@ -230,7 +318,7 @@ def test_errors_in_the_form_of_anthropic(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_body_of_any_kind_is_answered() -> None:
     """No value of a field is an error of the server."""
-    wrong: list[Any] = [None, [], {}, "x", 5, [5], [{}], {"type": 5}, [{"type": []}],
+    wrong: list[Any] = [None, [], {}, "x", 5, [5], [{}], {"type": 5}, {"a": 5}, [{"type": []}],
                         [{"role": "user", "content": [{"type": "tool_result", "content": 5}]}],
                         [{"role": "assistant", "content": [{"type": "tool_use"}]}]]  # fmt: skip
     names = ("input", "messages", "system", "instructions", "tools", "tool_choice", "text",

@@ -244,7 +244,10 @@ def read_tool_calls(text: str, id: str) -> tuple[str, list[dict[str, Any]]]:
         call = whole_call(found[1]) if found[1] is not None else None
         if call is None:
             return found[0]
-        arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
+        try:
+            arguments = json.dumps(dict(call.arguments), ensure_ascii=False, allow_nan=False)
+        except (ValueError, RecursionError):  # no JSON that a client could read
+            return found[0]
         function = {"name": call.name, "arguments": arguments}
         calls.append({"id": f"{id}_{len(calls)}", "type": "function", "function": function})
         return ""

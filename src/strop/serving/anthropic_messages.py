@@ -7,16 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from strop.serving.answers import CallResponse
-from strop.serving.fields import Fields, refuse, texts_of
+from strop.serving.fields import Fields, refuse, texts_of, tool_of
 
 SAME = ("model", "temperature", "top_p", "top_k", "seed", "stream")
+NO_THREAD = "thread_unsupported_request"
 
 
 def chat_body(given: Any) -> dict[str, Any]:
     """The body of a chat call that asks for the same. Raises Refused."""
     fields = Fields(given)
     system = fields.take("system")
-    head = [] if system is None else [{"role": "system", "content": texts_of(system, "system")}]
+    told = "" if system is None else texts_of(system, "system")
+    head = [{"role": "system", "content": told}] if told else []
     messages = [
         message for place, each in enumerate(fields.objects("messages"))
         for message in _messages(each, f"messages[{place}]")
@@ -27,6 +29,8 @@ def chat_body(given: Any) -> dict[str, Any]:
             "the user's",
             "messages",
         )
+    if fields.take("thread") is not None:  # the client then goes on without one
+        raise refuse("this server keeps no conversation: leave thread out", "thread", NO_THREAD)
     choice = Fields(fields.take("tool_choice") or {"type": "auto"}, "tool_choice.")
     if (kind := choice.take("type")) not in ("auto", "none"):
         raise choice.wrong("type", "auto or none: no call of a tool is forced here")
@@ -35,7 +39,7 @@ def chat_body(given: Any) -> dict[str, Any]:
     form.end(ignored=("effort",))  # templates have other words for it
     body = {
         "messages": [*head, *messages],
-        "tools": [_tool(each) for each in fields.objects("tools")],
+        "tools": [tool_of(each, "custom", "input_schema") for each in fields.objects("tools")],
         "tool_choice": kind,
         "max_tokens": fields.whole("max_tokens", 1),
         "stop": list(fields.texts("stop_sequences")),
@@ -61,7 +65,10 @@ def _messages(given: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
             result = texts_of(block.get("content") or "", f"{where}.content")
             yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result}
         elif block.get("type") == "tool_use" and role == "assistant":
-            function = {"name": block.get("name"), "arguments": block.get("input")}
+            function = {
+                "name": block.get("name"),
+                "arguments": _arguments(block.get("input"), where),
+            }
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:
             said.append(block)
@@ -71,14 +78,14 @@ def _messages(given: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
         yield {"role": role, "content": texts_of(said, where)}
 
 
-def _tool(given: Mapping[str, Any]) -> dict[str, Any]:
-    if given.get("type", "custom") != "custom":
-        raise refuse(f"tools has one of type {given['type']!r}: only a client's own are", "tools")
-    function = {name: given[name] for name in ("name", "description") if name in given}
-    return {
-        "type": "function",
-        "function": {**function, "parameters": given.get("input_schema") or {}},
-    }
+def _arguments(given: Any, where: str) -> str:
+    """The input of a call as text, as in chat: a number in it may then have any size."""
+    if not isinstance(given, Mapping):
+        raise refuse(f"{where} has a tool_use whose input is no object", where)
+    try:
+        return json.dumps(given, ensure_ascii=False)
+    except RecursionError as error:
+        raise refuse(f"{where} has a tool_use whose input is nested too deep", where) from error
 
 
 def body(response: CallResponse) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class Service:
         """The number of tokens of a prompt in the form of Anthropic's Messages."""
         key = self._key(request)
         body = anthropic_messages.chat_body(_parsed(await _body(request)))
-        call = self.reading.read("chat", body, key).call
+        call = self.reading.read("chat", body, key, checks_room=False).call
         return _json({"input_tokens": len(call.prompt_ids)})
 
     async def post_rollouts(self, request: Request) -> Response:
@@ -373,12 +373,13 @@ def _as_refused(error: BaseException) -> Refused:
 def _error_body(refused: Refused) -> dict[str, Any]:
     kind = "server_error" if refused.status >= 500 else "invalid_request_error"
     return {
-        "type": "error",  # which Anthropic's clients read
+        "type": "error",
         "error": {
             "message": str(refused),
             "type": KINDS.get(refused.status, kind),
             "param": refused.param or None,
             "code": refused.code or None,
+            "details": {"error_code": refused.code or None},  # which Anthropic's clients read
         },
     }
 

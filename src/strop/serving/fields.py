@@ -14,7 +14,9 @@ from strop.support.errors import nearest
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (True,),
+    "allowed_callers": (["direct"],),
     "allowed_token_ids": ([],),
+    "async": (False,),
     "audio": (),
     "background": (False,),
     "bad_words": ([],),
@@ -24,6 +26,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "context_management": ([],),
     "continue_final_message": (False,),
     "conversation": (),
+    "defer_loading": (False,),
     "detokenize": (True,),
     "documents": ([],),
     "echo": (False,),
@@ -38,6 +41,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "guided_regex": ("",),
     "ignore_eos": (False,),
     "include_stop_str_in_output": (False,),
+    "input_examples": ([],),
     "length_penalty": (1,),
     "logit_bias": ({},),
     "logits_processors": ([],),
@@ -47,6 +51,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
     "format": (),
+    "output_schema": (),
     "presence_penalty": (0,),
     "previous_response_id": (),
     "prompt_embeds": (),
@@ -65,12 +70,13 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 # These fields do not change what is drawn.
 HARMLESS = frozenset(
     {"cache_control", "cache_salt", "chat_template_content_format", "client_metadata",
-     "extra_args", "flat_logprobs",
+     "diagnostics", "eager_input_streaming", "extra_args", "flat_logprobs", "inference_geo",
      "kv_transfer_params", "metadata", "mm_processor_kwargs", "output_kind",
      "parallel_tool_calls", "prediction", "priority", "prompt_cache_key",
-     "prompt_cache_retention", "provider", "rid", "request_id", "safety_identifier",
-     "service_tier", "session_id", "skip_reading_prefix_cache", "spaces_between_special_tokens",
-     "store", "user", "verbosity", "vllm_xargs"}
+     "prompt_cache_options", "prompt_cache_retention", "provider", "rid", "request_id",
+     "safety_identifier", "service_tier", "session_id", "skip_reading_prefix_cache",
+     "spaces_between_special_tokens", "speed", "store", "user", "user_profile_id",
+     "verbosity", "vllm_xargs", "workspace_id"}
 )  # fmt: skip
 TEXTS = ("text", "input_text", "output_text")  # the types of parts that have a text
 MOST_ANSWERS = 1024  # of one call
@@ -93,6 +99,23 @@ def texts_of(given: Any, where: str) -> str:
             kind = each.get("type")
             raise refuse(f"{where} has a part of type {kind!r}: this model reads text", where)
     return "".join(each["text"] for each in given)
+
+
+def tool_of(given: Mapping[str, Any], kind: str, schema: str) -> dict[str, Any]:
+    """A client's function, as chat templates take it. kind: its type; schema: the name of its
+    parameters. Raises Refused.
+    """
+    fields = Fields(given, "tools.")
+    if (found := fields.take("type")) not in (None, kind):
+        raise refuse(f"tools has one of type {found!r}: only a client's own functions are", "tools")
+    function = {
+        "name": fields.take("name"),
+        "description": fields.take("description"),
+        "parameters": fields.take(schema) or {},
+        "strict": fields.take("strict"),
+    }
+    fields.end()
+    return {"type": "function", "function": {k: v for k, v in function.items() if v is not None}}
 
 
 class Fields:
@@ -173,7 +196,7 @@ class Fields:
 
     def wrong(self, name: str, what: str) -> Refused:
         """The refusal of a field of the wrong kind."""
-        shown = repr(self.given[name])
+        shown = repr(self.given.get(name))
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
         return refuse(f"{self.prefix}{name} is {shown}: give {what}", f"{self.prefix}{name}")
 

@@ -5,11 +5,11 @@ Nothing is kept between calls, so every call brings its whole input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from strop.serving.answers import CallResponse
-from strop.serving.fields import Fields, refuse, texts_of
+from strop.serving.fields import Fields, refuse, texts_of, tool_of
 
 LOGPROBS = "message.output_text.logprobs"
 SAME = ("model", "temperature", "top_p", "seed", "stream", "tool_choice")
@@ -25,10 +25,10 @@ def chat_body(given: Any) -> dict[str, Any]:
     if LOGPROBS in fields.texts("include"):
         raise refuse(f"{LOGPROBS} is not written here: call /v1/chat/completions", "include")
     system = fields.take("instructions")
-    head = [] if system is None else [{"role": "system", "content": system}]
+    head = [] if system in (None, "") else [{"role": "system", "content": system}]
     body = {
         "messages": [*head, *_messages(fields)],
-        "tools": [_tool(each) for each in fields.objects("tools")],
+        "tools": [tool_of(each, "function", "parameters") for each in fields.objects("tools")],
         "max_tokens": fields.whole("max_output_tokens", 1),
         "reasoning_effort": effort,
         **{name: fields.take(name) for name in SAME},
@@ -65,12 +65,6 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
                 where,
             )
     return found
-
-
-def _tool(given: Mapping[str, Any]) -> dict[str, Any]:
-    if given.get("type") != "function":
-        raise refuse(f"tools has one of type {given.get('type')!r}: only functions are", "tools")
-    return {"type": "function", "function": {k: v for k, v in given.items() if k != "type"}}
 
 
 def body(response: CallResponse) -> dict[str, Any]:

@@ -48,15 +48,17 @@ class Reading:
         self.prompts, self.model, self.max_model_len = prompts, model, max_model_len
         self.checks_room = checks_room
 
-    def read(self, route: Route, body: Any, key: str) -> Wanted:
-        """Read a body that was sent to a route. Raises Refused."""
+    def read(self, route: Route, body: Any, key: str, checks_room: bool = True) -> Wanted:
+        """Read a body that was sent to a route. Raises Refused, for a prompt that has no room in
+        the context only with checks_room.
+        """
         try:
             check_value(body, "the body")
         except UserError as error:
             raise refuse(str(error)) from error
         reader = {"chat": self._chat, "completions": self._completions, "generate": self._generate}
         wanted = reader[route](Fields(body), key)
-        self._check_room(wanted.call)
+        self._check_room(wanted.call, checks_room and self.checks_room)
         return wanted
 
     def _chat(self, fields: Fields, key: str) -> Wanted:
@@ -158,12 +160,12 @@ class Reading:
                 404,
             )
 
-    def _check_room(self, call: ModelCall) -> None:
+    def _check_room(self, call: ModelCall, checks: bool) -> None:
         size, limit = len(call.prompt_ids), self.max_model_len
         param = {"chat": "messages", "completions": "prompt", "generate": "token_ids"}[call.route]
         if not size:
             raise refuse(f"{param} is empty: give at least one token", param)
-        if size + (call.max_tokens or 1) <= limit or not self.checks_room:
+        if size + (call.max_tokens or 1) <= limit or not checks:
             return
         more = f" and max_tokens asks for {call.max_tokens} more" if call.max_tokens else ""
         raise refuse(
