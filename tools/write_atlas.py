@@ -6,6 +6,7 @@ python tools/write_atlas.py                   # writes the page, in seconds
 
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 from atlas_numbers import Pair, Row
 from docsite.known import Known, numbers_of, tables
 
+from strop.api.options import settings_of
 from strop.comparison.verdict import Compared
 from strop.evaluation.seeds import SHARE, paired_difference
 from strop.evaluation.top_k import sharpe_ratio_at_k
@@ -45,12 +47,13 @@ order; see [equal tuning](evidence/equal_tuning.md) of eleven. A recipe that end
 `grpo` here does so in this setting; the page says nothing about large models. Seconds were measured
 on machines that did other work too.
 
-A recipe makes its own number of updates a step, draws its own prompts and has the sizes that
-`benchmarks/floor_settings.py` gives it; tokens and the last two columns show what that costs. A
-recipe and `grpo` of one seed start from the same data on one kind of machine. A difference is the
-mean of these pairs with its 95% interval, which stays within the range of the number. It is decided
-as in [compare](COMPARE.md#what-is-decided-and-how): from five seeds on, with Holm's correction over
-the recipes of the regime. *Resolves* is the difference that so many seeds find in 8 of 10 such
+A recipe makes its own number of updates a step (`-`: it depends on the batch), at the rate that all
+share; it draws its own prompts and has the sizes that `benchmarks/floor_settings.py` gives it.
+Tokens and the last two columns show what that costs. A recipe and `grpo` of one seed start from the
+same data on one kind of machine. A difference is the mean of these pairs with its 95% interval,
+which stays within the range of the number. It is decided as in
+[compare](COMPARE.md#what-is-decided-and-how): from five seeds on, with Holm's correction over the
+recipes of the regime. *Resolves* is the difference that so many seeds find in 8 of 10 such
 comparisons. Final scores are of 512 held-out puzzles (with worked answers: 256) with 16 answers
 each; those of `corridor`, `calculator` and `kernel_timing` are of 100 held-out starts with 16
 episodes, of `gemma` of 64 sums with 4. The teacher of `gkd`, `vopd` and `on_policy_distillation` is
@@ -67,11 +70,12 @@ Ratios are to `grpo`. Stages are those at which a recipe differs from its parent
 
 Written by `python tools/write_atlas.py`; change the rows, not this file.
 """
+FEWEST_ALIKE = 3  # recipes with the same number of updates, whose median is shown
 AUDITED = ("bias", "noise", "four", "price")  # columns of the audit
 HEAD = (
-    "recipe", "stages", "seeds", "pass@1", "difference", "resolves", "verdict", "asymptote",
-    "efficiency", "midpoint", "pass@16", "entropy late", "ece", "length", "tokens", "seconds",
-    "at sampled", "at trained",
+    "recipe", "stages", "updates", "seeds", "pass@1", "difference", "resolves", "verdict",
+    "asymptote", "efficiency", "midpoint", "pass@16", "entropy late", "ece", "length", "tokens",
+    "seconds", "at sampled", "at trained",
 )  # fmt: skip
 
 
@@ -99,6 +103,29 @@ def _at(pairs: Sequence[Pair], by: str) -> str:
     return f"{gap.value:+.3f}{_limits(gap.low, gap.high)}"
 
 
+def _updates(row: Row) -> str:
+    """The updates of a step of a run; `-` where they depend on the batch."""
+    plan = settings_of(shlex.split(row["words"]), {}, None).build().algorithms[0].plan
+    assert plan is not None
+    number = getattr(plan.part, "num_updates", None)
+    return "-" if number is None else str(number)
+
+
+def _by_updates(pairs: Mapping[str, list[Pair]]) -> str:
+    """The median difference of recipes with equally many updates a step; empty where all have one
+    number of them.
+    """
+    gains, groups = numbers.gains(pairs), dict[int, list[float]]()
+    for name, several in pairs.items():
+        if (number := _updates(several[0].ours)) != "-":
+            groups.setdefault(int(number), []).append(gains[name])
+    told = [
+        f"{number}: {float(np.median(groups[number])):+.3f} ({len(groups[number])} recipes)"
+        for number in sorted(groups) if len(groups[number]) >= FEWEST_ALIKE
+    ]  # fmt: skip
+    return f" Median difference by updates a step: {', '.join(told)}." if len(told) > 1 else ""
+
+
 def _fit(rows: Sequence[Row]) -> tuple[str, str, str]:
     steps = int(rows[0]["steps"])
     curves = np.array([numbers.series(row, "curve") for row in rows])
@@ -119,7 +146,8 @@ def lines_of(pairs: Mapping[str, list[Pair]], stages: Mapping[str, Sequence[str]
         resolves = f"{first.resolves:.3f}" if math.isfinite(first.resolves) else "-"
         resolves = "more than 1" if first.resolves > 1 else resolves
         cells = [
-            f"`{name}`", ", ".join(stages.get(name, ())), str(len(several)),
+            f"`{name}`", ", ".join(stages.get(name, ())), _updates(several[0].ours),
+            str(len(several)),
             f"{first.mean.value:.3f}", _gap(first), resolves, first.verdict or "-",
             *_fit([pair.ours for pair in several]),
             *(_gap(by[column].get(name)) for column in ("pass@16", "entropy_late", "ece")),
@@ -322,6 +350,7 @@ def page(known: Known | None = None) -> str:
     for regime, pairs in by_regime.items():
         hours = sum(float(row["seconds"] or 0) for row in rows[regime]) / 3600
         told = f"{len(rows[regime])} runs, which trained for {hours:.2f} hours on one thread."
+        told += _by_updates(pairs)
         lines += [f"\n## {regime}\n", f"{REGIMES[regime]}. {told}\n",
                   "<!-- sortable -->\n",
                   f"| {' | '.join(HEAD)} |", "| --- " * len(HEAD) + "|"]  # fmt: skip

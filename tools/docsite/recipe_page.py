@@ -181,11 +181,11 @@ def _atlas() -> dict[str, list[str]]:
         if line.startswith("## "):
             regime = line[3:]
         elif regime in write_atlas.REGIMES and line.startswith("| `"):
-            name, _, seeds, mean, gap, _, verdict, *_ = cells
-            said = "" if verdict == "-" else f", {verdict}"
-            found.setdefault(name.strip("`"), []).append(
-                f"- [Atlas](../docs/ATLAS.md#{regime}), {regime}: pass@1 {mean}, {gap} against "
-                f"`grpo`{said}; seeds: {seeds}."
+            of = dict(zip(write_atlas.HEAD, cells, strict=True))
+            said = "" if of["verdict"] == "-" else f", {of['verdict']}"
+            found.setdefault(of["recipe"].strip("`"), []).append(
+                f"- [Atlas](../docs/ATLAS.md#{regime}), {regime}: pass@1 {of['pass@1']}, "
+                f"{of['difference']} against `grpo`{said}; seeds: {of['seeds']}."
             )
     return found
 
