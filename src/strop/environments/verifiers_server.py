@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import numpy as np
-
 from strop.environments.agent_process import Outcome
 from strop.support.errors import UserError, did_you_mean
 from strop.support.processes import Restarts
@@ -254,6 +252,8 @@ def _with_lists(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list(array: Mapping[str, Any]) -> list[Any]:
+    import numpy as np  # not above: the lists of recipes and options are shown without it
+
     found: list[Any] = np.frombuffer(array["data"], array["dtype"]).reshape(array["shape"]).tolist()
     return found
 
