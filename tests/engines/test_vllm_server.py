@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -109,6 +110,8 @@ def test_one_that_dies_is_named_with_its_error_and_the_end_of_its_log(place, mon
 def test_one_that_does_not_answer_is_waited_for_so_long(place, monkeypatch, capsys):
     monkeypatch.setattr(vllm_server, "TELL_SECONDS", 0.1)
     server = started(place, "slow", monkeypatch)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", int(server.url.rpartition(":")[2])))  # held for the server alone
     with pytest.raises(UserError, match=r"does not answer after 1 s, the limit of engine.start_s"):
         server.wait(1.0)
     server.close()

@@ -45,7 +45,8 @@ class Server:
     """A server on this machine; it ends with this process, and `folder` is then deleted."""
 
     def __init__(self, python: str, folder: Path, model: Path, options: Sequence[str]) -> None:
-        port = _free_port()
+        self._held = _held_port()
+        port = int(self._held.getsockname()[1])
         self.url, self.http = f"http://127.0.0.1:{port}", Http(10.0)
         handle, name = tempfile.mkstemp(prefix="strop-vllm-", suffix=".log")
         self.log = Path(name)
@@ -89,6 +90,7 @@ class Server:
         """End the server, and all processes that it started."""
         self.http.close()
         processes.end(self.process, END_SECONDS)
+        self._held.close()
         if not keep_log:
             self.log.unlink(missing_ok=True)
 
@@ -121,7 +123,12 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     return {**usage, **own, "PYTHONPATH": paths, **opened}
 
 
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+def _held_port() -> socket.socket:
+    """A socket at a free port of this machine. It does not listen, so the server, which shares
+    ports, can; no other program is given the port before, and answers in the server's place.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
