@@ -201,18 +201,21 @@ ROLES = (
 )
 
 
-@pytest.mark.parametrize("more", ["", "{# developer #}"])
-def test_a_developer_speaks_as_the_system_where_a_template_knows_none(more: str) -> None:
-    """Codex sends its instructions so, and Qwen's templates would leave them out."""
-    told = [{"role": "developer", "content": "Be brief."}, *message()]
+def test_instructions_reach_a_template_that_would_leave_them_out() -> None:
+    """Codex sends two developer's messages, Claude Code the system's after the user's."""
+    told, more = ({"role": "developer", "content": text} for text in ("Be brief.", "Be kind."))
+    later = {"role": "system", "content": "No tools."}
+    both = "system: Be brief.\nsystem: Be kind.\nuser: hi\n"
     speaker = Speaker()
-    with served(speaker, template=ROLES + more) as server, asking(server) as client:
-        for path, body in (
-            ("responses", {"input": told}),
-            ("chat/completions", {"messages": told}),
-        ):
+    with served(speaker, template=ROLES) as server, asking(server) as client:
+        for path, body, shown in (
+            ("responses", {"input": [told, more, *message()]}, both),
+            ("chat/completions", {"messages": [told, more, *message()]}, both),
+            ("messages", {"messages": [*message(), later], "max_tokens": 9},
+             "user: hi\nsystem: No tools.\n"),
+        ):  # fmt: skip
             assert client.post(f"/v1/{path}", json=body).status_code == 200
-            assert said_to(speaker) == ("" if more else "system: Be brief.\n") + "user: hi\n"
+            assert said_to(speaker) == shown
 
 
 def test_the_runner_of_tools_goes_on_without_a_thread() -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jinja2 import TemplateError
-
+from strop.data.instructions import INSTRUCTIONS, placed, takes
 from strop.data.prompts import Prompt
 from strop.data.renderer import ModelRenderer
 from strop.data.tool_calls import FORMS, WRITTEN, described, form_of
@@ -17,6 +16,7 @@ from strop.support.files import json_of, text_of
 from strop.support.unknown_characters import check_characters
 
 ToolSchemas: TypeAlias = tuple[Mapping[str, Any], ...]
+ANSWERED = ("user", "assistant", "tool")
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Chat:
             if not self._is_wanted and prompt.column == "prompt":
                 return prompt
             messages = [{"role": "user", "content": messages}]
-        if self.system_prompt and messages[0]["role"] not in ("system", "developer"):
+        if self.system_prompt and messages[0]["role"] not in INSTRUCTIONS:
             messages = [{"role": "system", "content": self.system_prompt}, *messages]
-        return replace(prompt, prompt=messages)
+        return replace(prompt, prompt=placed(messages, tokenizer, self.template))
 
     def for_tools(self, tools: ToolSchemas, tokenizer: Any) -> "Chat":
         """Add an environment's tools: the template shows them, where it can, or else `tools_text`
@@ -82,7 +82,7 @@ class Chat:
             )
         schemas = {"tools": [dict(tool) for tool in tools]} if shows else {}
         template = {**self.template, **schemas}
-        as_tool = self.speaks(tokenizer) and shows_answers(tokenizer, template)
+        as_tool = self.speaks(tokenizer) and takes(tokenizer, template, ANSWERED)
         if shows and not as_tool:
             raise UserError(
                 "the model's chat template does not show what a tool answers to an assistant's "
@@ -142,22 +142,7 @@ class Chat:
                 raise UserError(why)
 
 
-def shows_answers(tokenizer: Any, template: Mapping[str, Any]) -> bool:
-    """Whether the chat template shows a message of the role `tool` after one of an assistant."""
-    messages = [
-        {"role": "user", "content": "0"},
-        {"role": "assistant", "content": "1"},
-        {"role": "tool", "name": "2", "content": ANSWER},
-    ]
-    try:
-        shown = tokenizer.apply_chat_template(messages, tokenize=False, **template)
-    except (TemplateError, TypeError):
-        return False
-    return ANSWER in str(shown)
-
-
 PLAIN = Chat()
-ANSWER = "strop-tool-answer"  # stands for a tool's answer
 
 
 def why_not_for_template(tokenizer: Any, name: str, option: str) -> str:

@@ -43,9 +43,6 @@ class Prompts:
         if not messages:
             raise refuse("messages is empty: give at least one message", "messages")
         checked = [_message(each, place) for place, each in enumerate(messages)]
-        if "developer" not in str(getattr(self.tokenizer, "chat_template", None)):
-            for each in checked:  # many templates leave out a message of a role that they lack
-                each["role"] = "system" if each["role"] == "developer" else each["role"]
         if not self.chat.speaks(self.tokenizer):
             return self._joined(checked, bool(tools), more)
         if "tools" in more:
