@@ -204,11 +204,11 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 @pytest.mark.parametrize("begin", [b"", HEAD, HEAD + b"Content-Length: 9999\r\n\r\n",
                                    b"HTTP/1.1 500 Oh\r\nContent-Length: 9999\r\n\r\n"])  # fmt: skip
 def test_an_answer_that_drips_ends_with_the_limit(tmp_path, begin):
-    """Each drop comes well within the limit, the whole answer would take ten times as long."""
+    """Each drop comes well within the limit, the whole answer would take 30 s."""
 
     def drip(connection):
         connection.sendall(begin)
-        for _ in range(60):
+        for _ in range(600):
             connection.sendall(b"a: b\r\n" if begin == HEAD else b"H")
             time.sleep(0.05)
 
@@ -218,7 +218,7 @@ def test_an_answer_that_drips_ends_with_the_limit(tmp_path, begin):
         started = time.monotonic()
         (score,), _ = ask(path, "2")
         took = time.monotonic() - started
-    assert 0.25 < took < 1.5
+    assert 0.25 < took < 15
     assert "timed out" in score.reason
 
 
