@@ -88,6 +88,7 @@ class Regime:
     task: str = "countdown"
     own: bool = False
     takes_files: bool = True  # whether the rows of floor_settings belong to its task
+    equal_updates: bool = False  # also run grpo with as many updates as a recipe has
     validation: tuple[int, int] = (128, 4)  # prompts, and answers each
     scoring: Scoring = SCORING  # of the held-out prompts, at the end
 
@@ -96,8 +97,8 @@ REGIMES = {
     "tiny": Regime("tiny"),
     "four": Regime("four"),
     "own": Regime("tiny", own=True),
-    "worked": Regime("worked", steps=40, seeds=5, takes_files=False, validation=(64, 2),
-                     scoring=Scoring(ks=(1, 4, 16), prompts=256)),
+    "worked": Regime("worked", steps=40, seeds=5, takes_files=False, equal_updates=True,
+                     validation=(64, 2), scoring=Scoring(ks=(1, 4, 16), prompts=256)),
     "own_worked": Regime("worked", steps=40, seeds=5, own=True, takes_files=False,
                          validation=(64, 2), scoring=Scoring(ks=(1, 4, 16), prompts=256)),
     "corridor": Regime("corridor", seeds=5, task="corridor"),
@@ -111,7 +112,9 @@ MODELS = {"gemma": gemma}  # a module has OPTIONS, sections and files
 
 @dataclass(frozen=True)
 class Cell:
-    """A recipe in a regime, as it is run. baseline: words of the grpo that it is paired with."""
+    """A recipe in a regime, as it is run. baseline: words of the grpo that it is paired with.
+    equal: words of the grpo that makes as many updates; empty: the baseline does.
+    """
 
     recipe: str
     words: str
@@ -119,6 +122,7 @@ class Cell:
     plan: Plan
     fingerprint: str
     model: str
+    equal: str = ""
 
 
 def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Cell:
@@ -144,8 +148,8 @@ def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Ce
             raise UserError("it names no options under which alone it is itself")
         if own[0] != recipe:
             setting = dataclasses.replace(setting, options={})  # they would overrule its parameters
-    elif regime.own:
-        own = shlex.split(baseline) if baseline else [BASE]
+    elif baseline:
+        own = shlex.split(baseline)
     if setting.task != regime.task or not regime.takes_files:
         setting = Setting(recipe)  # the options of floor_settings are for short answers to puzzles
     return _cell(recipe, own, setting, regime, folder)
@@ -173,11 +177,19 @@ def _cell(recipe: str, own: list[str], setting: Setting, regime: Regime, folder:
     plan = plan_of(
         [Candidate(recipe, settings)], scoring, seeds=regime.seeds, steps=regime.steps
     )  # fmt: skip
-    baseline = shlex.join([BASE, *own[1:], *base])
+    more = _more_updates(settings) if regime.equal_updates and recipe != BASE else []
     return Cell(
-        recipe, shlex.join([*words, *common]), baseline, plan, fingerprint(settings, folder),
-        settings.model.name,
+        recipe, shlex.join([*words, *common]), shlex.join([BASE, *own[1:], *base]), plan,
+        fingerprint(settings, folder), settings.model.name,
+        shlex.join([BASE, *own[1:], *more, *base]) if more else "",
     )  # fmt: skip
+
+
+def _more_updates(settings: RunConfig) -> list[str]:
+    """Words with which grpo makes as many updates a step; none where it does anyway, or cannot."""
+    part = settings.build().algorithms[0].plan.part
+    numbers = {name: getattr(part, name, 1) for name in ("num_epochs", "num_minibatches")}
+    return [f"plan.{name}={number}" for name, number in numbers.items() if number > 1]
 
 
 def _name(word: str) -> str:
@@ -201,8 +213,9 @@ def cells_of(
             continue
         try:
             cell = cell_of(recipe, regime, folder)
-            if cell.baseline not in bases:
-                bases[cell.baseline] = cell_of(BASE, regime, folder, cell.baseline)
+            for words in filter(None, (cell.baseline, cell.equal)):
+                if words not in bases:
+                    bases[words] = cell_of(BASE, regime, folder, words)
             model = bases[cell.baseline].model
             if cell.model != model:
                 raise UserError(f"it needs the model {cell.model}, and {BASE} has {model} here")
@@ -236,6 +249,10 @@ def missing(
             )
         ]  # fmt: skip
         baselines = {cell.baseline for cell in wanted}
+        baselines |= {
+            cell.equal for cell in cells
+            if cell.equal and (cell in wanted or (cell.words, seed, machine) in done)
+        }  # fmt: skip
         wanted += [cell for cell in cells if cell.recipe == BASE and cell.words in baselines]
         wanted.sort(key=lambda cell: cell.recipe != BASE)
         found += [(c, seed) for c in wanted if (c.words, seed, machine) not in done]

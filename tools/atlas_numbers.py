@@ -38,7 +38,8 @@ def paired(rows: Sequence[Row], one_base: bool = True) -> dict[str, list[Pair]]:
     newest = {_of(row): _settings(row) for row in good}
     good = [row for row in good if newest[_of(row)] == _settings(row)]
     if one_base and good:
-        good = [row for row in good if row["baseline"] == good[-1]["baseline"]]
+        *_, last = (row["baseline"] for row in good if row["words"] != row["baseline"])
+        good = [row for row in good if row["baseline"] == last]
     by_key = {(row["words"], row["seed"], row["machine"]): row for row in good}
     found: dict[str, dict[str, Pair]] = {}
     for row in good:

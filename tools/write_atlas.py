@@ -4,6 +4,7 @@ python benchmarks/atlas.py four --hours 6     # makes rows, for hours and on any
 python tools/write_atlas.py                   # writes the page, in seconds
 """
 
+import functools
 import math
 import re
 import shlex
@@ -35,6 +36,7 @@ REGIMES = {
     "gemma": "Gemma 3 270M with adapters of rank 8 on sums of two or three digits, eight prompts "
     "with eight answers and four updates a step, 20 steps",
 }
+OWN = ("own", "own_worked")  # there `grpo` has the options of the recipe
 HEADER = """# The atlas: all recipes compared with grpo
 
     python benchmarks/atlas.py four --hours 6    # makes missing rows
@@ -48,16 +50,16 @@ order; see [equal tuning](evidence/equal_tuning.md) of eleven. A recipe that end
 on machines that did other work too.
 
 A recipe makes its own number of updates a step (`-`: it depends on the batch), at the rate that all
-share; it draws its own prompts and has the sizes that `benchmarks/floor_settings.py` gives it.
-Tokens and the last two columns show what that costs. A recipe and `grpo` of one seed start from the
-same data on one kind of machine. A difference is the mean of these pairs with its 95% interval,
-which stays within the range of the number. It is decided as in
-[compare](COMPARE.md#what-is-decided-and-how): from five seeds on, with Holm's correction over the
-recipes of the regime. *Resolves* is the difference that so many seeds find in 8 of 10 such
-comparisons. Final scores are of 512 held-out puzzles (with worked answers: 256) with 16 answers
-each; those of `corridor`, `calculator` and `kernel_timing` are of 100 held-out starts with 16
-episodes, of `gemma` of 64 sums with 4. The teacher of `gkd`, `vopd` and `on_policy_distillation` is
-`tiny` after 90 steps of `grpo`.
+share, so many updates go further (in `worked` a second table has `grpo` with as many); it draws its
+own prompts and has the sizes that `benchmarks/floor_settings.py` gives it. Tokens and the last two
+columns show what that costs. A recipe and `grpo` of one seed start from the same data on one kind
+of machine. A difference is the mean of these pairs with its 95% interval, which stays within the
+range of the number. It is decided as in [compare](COMPARE.md#what-is-decided-and-how): from five
+seeds on, with Holm's correction over the recipes of the regime. *Resolves* is the difference that
+so many seeds find in 8 of 10 such comparisons. Final scores are of 512 held-out puzzles (with
+worked answers: 256) with 16 answers each; those of `corridor`, `calculator` and `kernel_timing` are
+of 100 held-out starts with 16 episodes, of `gemma` of 64 sums with 4. The teacher of `gkd`, `vopd`
+and `on_policy_distillation` is `tiny` after 90 steps of `grpo`.
 
 *Asymptote, efficiency, midpoint* are those of `R(C) = R_0 + (A - R_0) / (1 + (M / C)^B)` (arXiv
 2510.13786), fitted to validation pass@1 over steps, averaged over seeds, with the intervals of 95%
@@ -70,7 +72,7 @@ Ratios are to `grpo`. Stages are those at which a recipe differs from its parent
 
 Written by `python tools/write_atlas.py`; change the rows, not this file.
 """
-FEWEST_ALIKE = 3  # recipes with the same number of updates, whose median is shown
+ONCE = (1, 1, 1)  # a plan of one update
 AUDITED = ("bias", "noise", "four", "price")  # columns of the audit
 HEAD = (
     "recipe", "stages", "updates", "seeds", "pass@1", "difference", "resolves", "verdict",
@@ -103,27 +105,63 @@ def _at(pairs: Sequence[Pair], by: str) -> str:
     return f"{gap.value:+.3f}{_limits(gap.low, gap.high)}"
 
 
-def _updates(row: Row) -> str:
-    """The updates of a step of a run; `-` where they depend on the batch."""
-    plan = settings_of(shlex.split(row["words"]), {}, None).build().algorithms[0].plan
+@functools.cache
+def _plan(words: str) -> tuple[int | None, ...]:
+    """Updates, epochs and minibatches of a step; None where they depend on the batch."""
+    plan = settings_of(shlex.split(words), {}, None).build().algorithms[0].plan
     assert plan is not None
-    number = getattr(plan.part, "num_updates", None)
-    return "-" if number is None else str(number)
+    names = ("num_updates", "num_epochs", "num_minibatches")
+    return tuple(getattr(plan.part, name, None) for name in names)
 
 
-def _by_updates(pairs: Mapping[str, list[Pair]]) -> str:
-    """The median difference of recipes with equally many updates a step; empty where all have one
-    number of them.
+def _updates(row: Row) -> str:
+    return str(_plan(row["words"])[0] or "-")
+
+
+def equal_updates(pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> list[str]:
+    """A table of `grpo` with several updates beside itself with one, and of recipes that make
+    several beside `grpo` with as many; empty where `grpo` was run with one alone.
     """
-    gains, groups = numbers.gains(pairs), dict[int, list[float]]()
+    bases = {
+        (_plan(row["words"]), row["seed"], row["machine"]): row for row in rows
+        if row["words"] == row["baseline"] and not row["error"]
+    }  # fmt: skip
+    found: dict[tuple[str, str], list[Pair]] = {}
+    for (plan, *at), base in bases.items():
+        if plan != ONCE and (one := bases.get((ONCE, *at))) is not None:
+            found.setdefault((_grpo(plan), _grpo(ONCE)), []).append(Pair(base, one))
     for name, several in pairs.items():
-        if (number := _updates(several[0].ours)) != "-":
-            groups.setdefault(int(number), []).append(gains[name])
-    told = [
-        f"{number}: {float(np.median(groups[number])):+.3f} ({len(groups[number])} recipes)"
-        for number in sorted(groups) if len(groups[number]) >= FEWEST_ALIKE
+        for ours, theirs in several:
+            plan = _plan(ours["words"])
+            base = bases.get((plan, ours["seed"], ours["machine"]), theirs)
+            if base["words"] != theirs["words"]:
+                found.setdefault((f"`{name}`", _grpo(plan)), []).append(Pair(ours, base))
+    compared = numbers.compared({name: of for (name, _), of in found.items()}, "pass@1")
+    lines = [
+        [name, beside, str(len(of)), f"{compared[name].mean.value:.3f}", _gap(compared[name]),
+         _resolves(compared[name]), compared[name].verdict or "-"]
+        for (name, beside), of in sorted(found.items(), key=lambda each: each[0][::-1])
     ]  # fmt: skip
-    return f" Median difference by updates a step: {', '.join(told)}." if len(told) > 1 else ""
+    if not lines:
+        return []
+    head = _table("method", "beside", "seeds", "pass@1", "difference", "resolves", "verdict")
+    told = (
+        "`grpo` with several updates a step beside itself with one, and recipes that make several "
+        "beside `grpo` with as many; corrected over this table:"
+    )
+    return [f"\n{told}\n", *head, *(f"| {' | '.join(cells)} |" for cells in lines)]
+
+
+def _grpo(plan: tuple[int | None, ...]) -> str:
+    _, epochs, minibatches = plan
+    more = f", {epochs} epochs" if epochs != 1 else ""
+    return f"`grpo`{more}" + (f", {minibatches} minibatches" if minibatches != 1 else "")
+
+
+def _resolves(found: Compared) -> str:
+    if not math.isfinite(found.resolves):
+        return "-"
+    return "more than 1" if found.resolves > 1 else f"{found.resolves:.3f}"
 
 
 def _fit(rows: Sequence[Row]) -> tuple[str, str, str]:
@@ -143,12 +181,10 @@ def lines_of(pairs: Mapping[str, list[Pair]], stages: Mapping[str, Sequence[str]
     gains, lines = numbers.gains(pairs), []
     for name in sorted(pairs, key=lambda each: gains[each]):
         several, first = pairs[name], by["pass@1"][name]
-        resolves = f"{first.resolves:.3f}" if math.isfinite(first.resolves) else "-"
-        resolves = "more than 1" if first.resolves > 1 else resolves
         cells = [
             f"`{name}`", ", ".join(stages.get(name, ())), _updates(several[0].ours),
             str(len(several)),
-            f"{first.mean.value:.3f}", _gap(first), resolves, first.verdict or "-",
+            f"{first.mean.value:.3f}", _gap(first), _resolves(first), first.verdict or "-",
             *_fit([pair.ours for pair in several]),
             *(_gap(by[column].get(name)) for column in ("pass@16", "entropy_late", "ece")),
             *(_ratio(several, column) for column in ("length", "sampled", "seconds")),
@@ -339,7 +375,7 @@ def page(known: Known | None = None) -> str:
     """The page's text."""
     stages = (known or Known.make()).changed
     rows = {regime: read_rows(ROWS / f"{regime}.csv") for regime in REGIMES}
-    found = {name: numbers.paired(of, not name.startswith("own")) for name, of in rows.items()}
+    found = {name: numbers.paired(of, name not in OWN) for name, of in rows.items()}
     by_regime = {regime: pairs for regime, pairs in found.items() if pairs}
     lines = ["\n## What failed, what shows nothing, and what does\n"]
     for regime, of in rows.items():
@@ -350,11 +386,11 @@ def page(known: Known | None = None) -> str:
     for regime, pairs in by_regime.items():
         hours = sum(float(row["seconds"] or 0) for row in rows[regime]) / 3600
         told = f"{len(rows[regime])} runs, which trained for {hours:.2f} hours on one thread."
-        told += _by_updates(pairs)
         lines += [f"\n## {regime}\n", f"{REGIMES[regime]}. {told}\n",
                   "<!-- sortable -->\n",
                   f"| {' | '.join(HEAD)} |", "| --- " * len(HEAD) + "|"]  # fmt: skip
         lines += lines_of(pairs, stages)
+        lines += [] if regime in OWN else equal_updates(pairs, rows[regime])
     judged = {
         regime: {n: of for n, of in pairs.items() if len(of) >= numbers.FEWEST_RANKED}
         for regime, pairs in by_regime.items()

@@ -82,6 +82,39 @@ def test_rows_of_a_recipe_with_words_that_it_had_before_do_not_count() -> None:
     assert pair.ours["pass@1"] == "0.8"
 
 
+def test_a_recipe_of_several_updates_also_stands_beside_a_grpo_of_as_many() -> None:
+    rows = [
+        row(recipe, seed, machine, score + 0.01 * seed, words=words, baseline=baseline)
+        for seed in range(2) for recipe, words, baseline, machine, score in (
+            ("grpo", "grpo", "grpo", "m", 0.5), ("grpo", "grpo", "grpo", "n", 0.4),
+            ("grpo", "grpo plan.num_minibatches=4", "grpo plan.num_minibatches=4", "m", 0.2),
+            ("gspo", "gspo", "grpo", "m", 0.3), ("gmpo", "gmpo", "grpo", "n", 0.3),
+            ("rloo", "rloo", "grpo", "m", 0.1),
+        )
+    ]  # fmt: skip
+    pairs = atlas_numbers.paired(rows)
+    assert pairs.keys() == {"gspo", "gmpo", "rloo"}
+    *_, one, same = write_atlas.equal_updates(pairs, rows)
+    assert one.startswith("| `grpo`, 4 minibatches | `grpo` | 2 | 0.205 | -0.300")
+    assert same.startswith("| `gspo` | `grpo`, 4 minibatches | 2 | 0.305 | +0.100")
+    assert not write_atlas.equal_updates(pairs, [each for each in rows if "=" not in each["words"]])
+
+
+def test_a_grpo_of_as_many_updates_is_run_where_the_recipe_was() -> None:
+    cells, _ = atlas.cells_of(["gspo", "rloo"], atlas.REGIMES["worked"], Path("inputs"))
+    base, more, gspo, rloo = (cell.words for cell in cells)
+    assert more == base.replace("grpo", "grpo plan.num_minibatches=4")
+    done = [
+        row(cell.recipe, 0, machine, 0.5, words=cell.words, fingerprint=cell.fingerprint)
+        for cell in cells for machine in ("there", "here") if cell.words != more
+    ]  # fmt: skip
+    for kept, left in ((done, [more]), (done[::2], [])):
+        found = atlas.missing(cells, 1, kept, "here", False, False)
+        assert [cell.words for cell, _ in found] == left
+    fresh = atlas.missing(cells, 1, [], "here", False, False)
+    assert [cell.words for cell, _ in fresh] == [base, more, gspo, rloo]
+
+
 def test_recipes_whose_runs_are_equal_in_the_seeds_that_all_have_are_named() -> None:
     same, other = (
         {"seed": "0", **dict.fromkeys(("pass@1", "pass@16", "sampled", "curve"), x)} for x in "12"
