@@ -10,10 +10,26 @@ from strop.data.tool_calls import FORMS, Call, form_of, read_action, spoken
 
 GOOD = {
     "hermes": 'I add.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>',
+    "qwen3_coder": "I add.\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n"
+    "</function>\n</tool_call>",
+    "glm45": "I add.\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
     "llama3": '<|python_tag|>{"name": "add", "parameters": {"a": 1}}',
     "json": '```json\n{"name": "add", "arguments": {"a": 1}}\n```',
     "text": 'I add.\ncall add {"a": 1}\n',
 }
+
+
+TAGGED = ("hermes", "qwen3_coder", "glm45")
+
+
+def schema_of(name, **properties):
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": {"properties": properties}},
+    }
+
+
+ADD = schema_of("add", a={"type": "integer"})
 
 
 def problems(text, form):
@@ -22,10 +38,10 @@ def problems(text, form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_call_in_each_form(form):
-    action = read_action(GOOD[form], form)
+    action = read_action(GOOD[form], form, [ADD])
     assert action == GOOD[form]
     assert [(c.name, c.arguments, c.problem) for c in action.calls] == [("add", {"a": 1}, "")]
-    assert action.content == ("I add." if form in ("hermes", "text") else "")
+    assert action.content == ("I add." if form in (*TAGGED, "text") else "")
     assert action.readable_calls == [Call("add", {"a": 1})]
     assert pickle.loads(pickle.dumps(action)).calls == action.calls
     answer = read_action("<think>call add {}</think> It is 3.\n", form)
@@ -52,6 +68,12 @@ def test_several_calls():
         ("hermes", '<tool_call>{"name": "f"}', "unclosed_block"),
         ("hermes", '<tool_call>{"arguments": {}}</tool_call>', "missing_name"),
         ("hermes", '<tool_call>["f"]</tool_call>', "missing_name"),
+        ("qwen3_coder", '<tool_call>{"name": "f"}</tool_call>', "malformed_structure"),
+        ("qwen3_coder", "<tool_call><function=f>x</function></tool_call>", "malformed_structure"),
+        ("qwen3_coder", "<tool_call><function=></function></tool_call>", "missing_name"),
+        ("qwen3_coder", "<tool_call><function=f>", "unclosed_block"),
+        ("glm45", "<tool_call>f<arg_key>a</arg_key>1</tool_call>", "malformed_structure"),
+        ("glm45", "<tool_call>\n</tool_call>", "missing_name"),
         ("llama3", '<|python_tag|>print("x")', "invalid_json"),
         ("llama3", '{"name": "f", "parameters": {"a": ', "unclosed_block"),
         ("llama3", '{"parameters": {}}', "missing_name"),
@@ -83,21 +105,57 @@ def test_thoughts_say_nothing():
 
 def test_the_form_of_a_chat_template():
     assert form_of("... <tool_call>\n{{ '{\"name\": ' }} ...") == "hermes"
-    assert form_of("<tool_call>\n<function=example>") == ""
+    assert form_of("<tool_call>\n<function=example>") == "qwen3_coder"
+    assert form_of("<tool_call>{name}\n<arg_key>") == "glm45"
     assert form_of("{{ '<|python_tag|>' }}") == "llama3"
     assert form_of("[TOOL_CALLS]") == ""
     assert form_of("{{ tools | tojson }}") == ""
 
 
+VALUES = {
+    "text": {"type": "string"}, "word": {"enum": ["true", "b"]}, "number": {"type": "integer"},
+    "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "any": {"description": "a value"},
+    "either": {"type": ["string", "integer"]},
+    "flag": {"type": "boolean"}, "list": {"type": ["array", "null"]}, "odd": {"type": 5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "value"),
+    [
+        ("text", "12", "12"), ("text", "\n a\n\n", "\n a\n\n"), ("text", "null", "null"),
+        ("text", "</parameter> </arg_value> x", "</parameter> </arg_value> x"),
+        ("word", "true", "true"), ("number", "12", 12), ("number", "twelve", "twelve"),
+        ("number", "9" * 5000, "9" * 5000), ("maybe", "None", None), ("maybe", "no", "no"),
+        ("any", '{"a": [1]}', '{"a": [1]}'), ("either", "12", 12), ("either", "1.5", "1.5"),
+        ("text", '"a"', '"a"'), ("flag", "True", True),
+        ("list", "[1, \"x\"]", [1, "x"]), ("list", "null", None), ("odd", "1", "1"),
+        ("unknown", "1", "1"),
+    ],
+)  # fmt: skip
+def test_a_schema_gives_a_text_its_type(name, written, value):
+    tools = [{"type": "x"}, schema_of("g", number={"type": "string"}), schema_of("f", **VALUES)]
+    for form, text in (
+        ("qwen3_coder", f"<function=f>\n<parameter={name}>\n{written}\n</parameter>\n</function>"),
+        ("glm45", f"f\n<arg_key>{name}</arg_key>\n<arg_value>{written}</arg_value>\n"),
+    ):
+        (call,) = read_action(f"<tool_call>{text}</tool_call>", form, tools).calls
+        assert (call.name, call.arguments, call.problem) == ("f", {name: value}, "")
+        (untold,) = read_action(f"<tool_call>{text}</tool_call>", form).calls
+        assert untold.arguments == {name: written}
+
+
 PIECES = st.sampled_from(
-    ["<tool_call>", "</tool_call>", "<think>", "</think>", "call ", "f ", "{", "}", '"name": ',
-     '"f"', "[", "]", ",", "\n", "```json\n", "<|python_tag|>", "9" * 5000, ";"]
+    ["<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=a>", "</parameter>",
+     "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<think>", "</think>",
+     "call ", "f ", "{", "}", '"name": ', '"f"', "[", "]", ",", "\n",
+     "```json\n", "<|python_tag|>", "9" * 5000, ";"]
 )  # fmt: skip
 
 
 @given(st.lists(PIECES, max_size=12).map("".join), st.sampled_from(sorted(FORMS)))
 def test_nothing_raises(text, form):
-    for call in read_action(text, form).calls:
+    for call in read_action(text, form, [ADD, schema_of("f", a={"type": "object"})]).calls:
         assert call.problem or call.name
 
 

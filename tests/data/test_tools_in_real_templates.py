@@ -6,6 +6,7 @@ import pytest
 from scripted_model import scripted_tokenizer
 
 from strop.data.chat import Chat
+from strop.data.tool_calls import read_action
 from strop.environments.tool_box import calculator
 from strop.environments.tools import tool_of
 from strop.parts.rollout._observation_tokens import observation_ids
@@ -18,13 +19,17 @@ READ = {
     "qwen2_5": ("hermes", True, "<tool_response>\n6\n</tool_response>"),
     "qwen3": ("hermes", True, "<tool_response>\n6\n</tool_response>"),
     "qwen3_instruct_2507": ("hermes", True, "<tool_response>\n6\n</tool_response>"),
+    "qwen3_5_think": ("qwen3_coder", True, "<tool_response>\n6\n</tool_response>"),
+    "qwen3_8": ("qwen3_coder", True, "<tool_response>\n6\n</tool_response>"),
+    "nemotron_3_nano": ("qwen3_coder", True, "<tool_response>\n6\n</tool_response>"),
+    "glm4moe": ("glm45", True, "<|observation|>\n<tool_response>\n6\n</tool_response>"),
     "llama3_1": ("llama3", True, "<|start_header_id|>ipython<|end_header_id|>\n\n"),
     "llama3_2": ("llama3", True, "<|start_header_id|>ipython<|end_header_id|>\n\n"),
     "gemma3": ("text", False, "<start_of_turn>user\nresult: 6"),
     "phi3": ("text", False, "<|user|>\nresult: 6"),
     "qwen2_5_vl": ("text", False, "<|im_start|>tool\n6"),
 }
-REFUSED = ("qwen3_5_think", "qwen3_8", "gemma4", "glm4moe", "gptoss", "lfm2", "nemotron_3_nano")
+REFUSED = ("gemma4", "gptoss", "lfm2")
 
 
 def tokenizer_of(name):
@@ -46,6 +51,32 @@ def test_forms_and_answers(name):
     question = [{"role": "user", "content": "hi"}]
     opening = tokenizer.apply_chat_template(question, tokenize=False, **chat.template)
     assert ("calculator" in opening) == shown
+
+
+ARGUMENTS = {
+    "text": 'a\n<b> "c"',
+    "number": 3,
+    "flag": True,
+    "list": [1, "x"],
+    "object": {"k": None},
+}
+
+
+@pytest.mark.parametrize("name", [name for name, (form, shown, _) in READ.items() if shown])
+def test_a_call_that_a_template_writes_is_read_as_it_was(name):
+    tokenizer, form = tokenizer_of(name), READ[name][0]
+    types = ("string", "integer", "boolean", "array", "object")
+    properties = {key: {"type": kind} for key, kind in zip(ARGUMENTS, types, strict=True)}
+    parameters = {"type": "object", "properties": properties}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    call = {"type": "function", "function": {"name": "f", "arguments": ARGUMENTS}}
+    messages = [{"role": "user", "content": "hi"},
+                {"role": "assistant", "content": "", "tool_calls": [call]}]  # fmt: skip
+    shown = tokenizer.apply_chat_template(messages, tokenize=False, tools=[tool])
+    before = tokenizer.apply_chat_template(messages[:1], tokenize=False, tools=[tool])
+    written = shown[len(before) :].rpartition("<|end_header_id|>")[2].split("<|eot_id|>")[0]
+    (found,) = read_action(written, form, [tool]).calls
+    assert (found.name, found.arguments, found.problem) == ("f", ARGUMENTS, "")
 
 
 @pytest.mark.parametrize("name", REFUSED)

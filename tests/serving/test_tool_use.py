@@ -4,7 +4,7 @@ import json
 
 import openai
 import pytest
-from fakes.policy import Speaker, asking, by_bytes, message, served
+from fakes.policy import TEMPLATE, Speaker, asking, by_bytes, message, served
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 CALL = '<tool_call>{"name": "add", "arguments": {"x": "é"}}</tool_call>'
@@ -69,6 +69,40 @@ def test_a_call_that_is_only_thought_of_is_text(thought):
             (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
             assert choice["message"]["content"] == f"{thought}Yes."
             assert len(choice["message"].get("tool_calls", ())) == calls
+
+
+FORMS = {
+    "<tool_call> <function=": (
+        "<tool_call>\n<function=add>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=add>\n<parameter=x>\n1\n</function>\n</tool_call>",
+    ),
+    "<tool_call> <arg_key>": (
+        "<tool_call>add\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+        "<tool_call>add\n<arg_key>x</arg_key>\n</tool_call>",
+    ),
+    "<|python_tag|>": (
+        '{"name": "add", "parameters": {"x": 1}}',
+        '{"name": "add", "parameters": 1}',
+    ),
+}
+
+
+@pytest.mark.parametrize("marks", FORMS)
+def test_calls_have_the_form_of_the_chat_template(marks):
+    call, broken = FORMS[marks]
+    parameters = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    tools = [{"type": "function", "function": {"name": "add", "parameters": parameters}}]
+    speaker = Speaker(f"<think>{call}</think>{call}", broken, CALL)
+    template = f"{TEMPLATE}{{# {marks} #}}"
+    with served(speaker, template=template) as server, asking(server) as client:
+        body = {"messages": message(), "tools": tools}
+        (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+        assert choice["message"]["content"] == f"<think>{call}</think>"
+        (found,) = choice["message"]["tool_calls"]
+        assert found["function"] == {"name": "add", "arguments": '{"x": 1}'}
+        for text in (broken, CALL):
+            (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+            assert choice["message"] == {"role": "assistant", "content": text}
 
 
 def test_without_tools_a_call_is_text():

@@ -30,6 +30,7 @@ from strop.support.errors import RunStopped
 from strop.support.exits import Exit
 from strop.training.loading import load_model
 from strop.training.parallel.ranks import Ranks
+from strop.training.rows import chat_of
 from strop.training.services import agents
 from strop.training.services.agents import Episode
 from strop.training.settings import config
@@ -216,6 +217,13 @@ def test_an_agent_of_one_call_is_the_method_itself(lab: Any, agent: Path, here: 
             assert one == pytest.approx(other, rel=1e-4, abs=1e-6, nan_ok=True)
         said = [[row["completion"] for row in rollouts(run)] for run in (played, plain)]
         assert said[0] == said[1]
+
+
+def test_an_agents_model_may_write_calls_of_tools_in_any_form() -> None:
+    task: Any = SimpleNamespace(agent=True, environment=None)
+    for form in ("auto", "glm45"):
+        data = config.DataSettings(task="agent:x.py:f", call_form=form)
+        assert chat_of(data, task, None).call_form == form
 
 
 def test_calls_go_on_from_each_other(lab: Any, agent: Path, here: Path) -> None:

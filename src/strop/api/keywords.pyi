@@ -45,7 +45,7 @@ class Options(TypedDict, total=False):
     data_system_prompt: str | Path
     data_tools: str | Path
     data_thinking: Literal["all", "template"]
-    data_call_form: Literal["auto", "hermes", "llama3", "json", "text"]
+    data_call_form: Literal["auto", "hermes", "qwen3_coder", "glm45", "llama3", "json", "text"]
     data_renderer: str | Path
     data_chat_template_kwargs: Any
     data_columns: Any

@@ -3,6 +3,8 @@
 `hermes` (Qwen, Hermes): `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number.
 `llama3`: JSON with "parameters" alone or after `<|python_tag|>`, several separated by `;`.
 `json`: JSON objects or a list of them, as the whole answer or in a fence.
+`qwen3_coder` (Qwen3-Coder, Qwen 3.5 and later, Nemotron 3) and `glm45` (GLM 4.5 to 4.7): in the
+tags of `hermes`, arguments between tags of their own, as texts that the tool's schema gives a type.
 `text`: a line `call NAME {JSON}`, for a model without a chat template that shows tools.
 
 A call that cannot be read has a problem in place of a name and arguments. Thoughts of the model
@@ -14,12 +16,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from strop.support.files import well_formed
 
 # What can be wrong with a call before any tool runs.
 INVALID_JSON, UNCLOSED_BLOCK, MISSING_NAME = "invalid_json", "unclosed_block", "missing_name"
+MALFORMED = "malformed_structure"
 UNKNOWN_TOOL, WRONG_ARGUMENTS = "unknown_tool", "wrong_arguments"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
@@ -28,6 +32,19 @@ TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 THOUGHT = re.compile(r"\A(?:(?!<think>).)*?</think>|<think>.*?(?:</think>|\Z)", re.DOTALL)
 FENCE = re.compile(r"\A\s*```(?:json|tool_call)?[ \t]*\n(.*?)(?:\n```\s*\Z|\Z)", re.DOTALL)
 LINE = re.compile(r"^call\b[ \t]*([\w.-]*)[ \t]*", re.MULTILINE)
+FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*)</function>\s*", re.DOTALL)
+# The value of an argument may contain the closing tag, except where the next one begins.
+PARAMETER = re.compile(
+    r"\s*<parameter=([^>\n]*)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|\Z))", re.DOTALL
+)
+PAIR = re.compile(
+    r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|\Z))", re.DOTALL
+)
+KINDS = {
+    str: {"string"}, bool: {"boolean"}, int: {"integer", "number"}, float: {"number"},
+    list: {"array"}, type(None): {"null"},
+}  # fmt: skip
+WORDS = {"true": True, "false": False, "null": None, "none": None}  # also as Python writes them
 DECODER = json.JSONDecoder()
 
 
@@ -71,11 +88,14 @@ class Action(str):
 
 
 Read: TypeAlias = tuple[str, list[ParsedCall]]  # the text beside the calls, and the calls
+Schemas: TypeAlias = Sequence[Mapping[str, Any]]  # of tools, as chat templates take them
 
 
-def read_action(text: str, form: str) -> Action:
-    """Read the calls of an action that are written in this form."""
-    content, calls = FORMS[form](spoken(text))
+def read_action(text: str, form: str, tools: Schemas = ()) -> Action:
+    """Read the calls of an action that are written in this form. tools: give arguments between tags
+    their types; those of other tools stay texts.
+    """
+    content, calls = FORMS[form](spoken(text), tools)
     return Action.of(text, content.strip(), tuple(calls))
 
 
@@ -93,8 +113,9 @@ def thought_of(text: str) -> str:
 def form_of(template: str) -> str:
     """The form of calls that a chat template asks for; empty where strop cannot read it."""
     if OPENING in template:
-        # <function=NAME><parameter=...> and <arg_key> use the same tags and are no JSON
-        return "" if "<function=" in template or "<arg_key>" in template else "hermes"
+        if "<function=" in template:
+            return "qwen3_coder"
+        return "glm45" if "<arg_key>" in template else "hermes"
     return "llama3" if PYTHON_TAG in template or '"parameters": dictionary' in template else ""
 
 
@@ -112,25 +133,97 @@ def call_of(found: Any) -> ParsedCall:
     return ParsedCall(name, {} if arguments is None else arguments)
 
 
-def _hermes(text: str) -> Read:
+def _blocks(one: "ReadsOne", text: str, tools: Schemas) -> Read:
+    """The calls in tags, each of which `one` reads."""
     before, *blocks = text.split(OPENING)
     calls, content = [], before
     for block in blocks:
         inside, closed, after = block.partition(CLOSING)
         if closed:
-            calls.append(_one(inside))
+            calls.append(one(inside, tools))
             content += after
         else:
             calls.append(ParsedCall(problem=UNCLOSED_BLOCK, detail=f"{CLOSING} is missing"))
     return content, calls
 
 
-def _one(text: str) -> ParsedCall:
+def _hermes(text: str, tools: Schemas) -> ParsedCall:
     """The call in one JSON text."""
     try:
         return call_of(_value(text))
     except (ValueError, RecursionError) as error:
         return ParsedCall(problem=INVALID_JSON, detail=str(error))
+
+
+def _qwen3_coder(inside: str, tools: Schemas) -> ParsedCall:
+    found = FUNCTION.fullmatch(inside)
+    name, texts = found.groups() if found else ("", inside)
+    return _between_tags(name.strip(), texts, PARAMETER, "qwen3_coder", tools)
+
+
+def _glm45(inside: str, tools: Schemas) -> ParsedCall:
+    name, tag, rest = inside.partition("<arg_key>")
+    return _between_tags(name.strip(), tag + rest, PAIR, "glm45", tools)
+
+
+def _between_tags(
+    name: str, texts: str, argument: re.Pattern[str], form: str, tools: Schemas
+) -> ParsedCall:
+    """The call of this name with its arguments from texts, which hold nothing else."""
+    schemas, arguments, at = _properties(name, tools), dict[str, Any](), 0
+    while found := argument.match(texts, at):
+        key, at = found[1].strip(), found.end()
+        arguments[key] = _valued(found[2], schemas.get(key))
+    if texts[at:].strip() or re.search(r'[\s<>{}"]', name):
+        return ParsedCall(problem=MALFORMED, detail=WRITTEN[form].strip())
+    if not name:
+        return ParsedCall(problem=MISSING_NAME, detail=WRITTEN[form].strip())
+    return ParsedCall(name, arguments)
+
+
+def _properties(name: str, tools: Schemas) -> Mapping[str, Any]:
+    """The schemas of a tool's arguments; empty where it is unknown, or a client gave none."""
+    for tool in tools:
+        function = tool.get("function")
+        if isinstance(function, Mapping) and function.get("name") == name:
+            parameters = function.get("parameters")
+            found = parameters.get("properties") if isinstance(parameters, Mapping) else None
+            return found if isinstance(found, Mapping) else {}
+    return {}
+
+
+def _valued(text: str, schema: Any) -> Any:
+    """The value that a text stands for: JSON of a type that the schema allows, else the text, which
+    is also that of a schema without types.
+    """
+    types, value = _types(schema) or {"string"}, WORDS.get(text.strip().lower(), text)
+    if value is text:
+        with suppress(ValueError, RecursionError):
+            value = _value(text)
+    untold = isinstance(value, str) or ("string" in types and not types & _kinds(value))
+    return text if untold else value
+
+
+def _types(schema: Any) -> set[str]:
+    """The types that a schema allows; empty where it names none."""
+    if not isinstance(schema, Mapping):
+        return set()
+    named = [schema.get("type"), *_listed(schema, "type")]
+    types = {each for each in named if isinstance(each, str)}
+    types |= {"null"} if schema.get("nullable") else set()
+    branches = [each for key in ("anyOf", "oneOf", "allOf") for each in _listed(schema, key)]
+    return types.union(*map(_kinds, _listed(schema, "enum")), *map(_types, branches))
+
+
+def _kinds(value: Any) -> set[str]:
+    """The types of JSON schemas that a value has."""
+    return KINDS.get(type(value), {"object"})
+
+
+def _listed(schema: Mapping[str, Any], key: str) -> list[Any]:
+    """The list at a key; empty where a client wrote something else there."""
+    found = schema.get(key)
+    return found if isinstance(found, list) else []
 
 
 def _several(text: str, separators: str = "; \t\r\n") -> list[ParsedCall]:
@@ -151,14 +244,14 @@ def _several(text: str, separators: str = "; \t\r\n") -> list[ParsedCall]:
     return calls
 
 
-def _llama3(text: str) -> Read:
+def _llama3(text: str, tools: Schemas) -> Read:
     before, tagged, after = text.partition(PYTHON_TAG)
     if tagged:
         return before, _several(after)
-    return _json(text)
+    return _json(text, tools)
 
 
-def _json(text: str) -> Read:
+def _json(text: str, tools: Schemas) -> Read:
     fenced = FENCE.match(text)
     inside = fenced[1] if fenced else text
     if inside.lstrip()[:1] == "{" or re.match(r"\s*\[\s*\{", inside):
@@ -166,7 +259,7 @@ def _json(text: str) -> Read:
     return text, []
 
 
-def _text(text: str) -> Read:
+def _text(text: str, tools: Schemas) -> Read:
     calls, content, at = [], "", 0
     while found := LINE.search(text, at):
         content += text[at : found.start()]
@@ -187,8 +280,13 @@ def _text(text: str) -> Read:
     return content + text[at:], calls
 
 
-FORMS: Mapping[str, Callable[[str], Read]] = {
-    "hermes": _hermes, "llama3": _llama3, "json": _json, "text": _text,
+ReadsOne: TypeAlias = Callable[[str, Schemas], ParsedCall]
+IN_TAGS: Mapping[str, ReadsOne] = {
+    "hermes": _hermes, "qwen3_coder": _qwen3_coder, "glm45": _glm45,
+}  # fmt: skip
+FORMS: Mapping[str, Callable[[str, Schemas], Read]] = {
+    **{form: partial(_blocks, one) for form, one in IN_TAGS.items()},
+    "llama3": _llama3, "json": _json, "text": _text,
 }  # fmt: skip
 
 
@@ -207,17 +305,6 @@ def read_call(given: object) -> Call:
         return Call("", {})
     arguments = _parsed(found.get("arguments"))
     return Call(found["name"], arguments if isinstance(arguments, Mapping) else {})
-
-
-def whole_call(given: object) -> Call | None:
-    """A call whose name and arguments can be read, or None."""
-    found = _parsed(given)
-    if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
-        return None
-    arguments = _parsed(found.get("arguments", {}))
-    if not found["name"] or not isinstance(arguments, Mapping):
-        return None
-    return Call(found["name"], arguments)
 
 
 def _parsed(given: Any) -> Any:
@@ -254,6 +341,10 @@ def described(schemas: Sequence[Mapping[str, Any]]) -> str:
 
 WRITTEN = {
     "hermes": 'Call one with <tool_call>{"name": NAME, "arguments": {...}}</tool_call>.\n',
+    "qwen3_coder": "Call one with <tool_call><function=NAME><parameter=KEY>VALUE</parameter>"
+    "</function></tool_call>, a parameter for each argument.\n",
+    "glm45": "Call one with <tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>"
+    "</tool_call>, a key and a value for each argument.\n",
     "llama3": 'Call one with {"name": NAME, "parameters": {...}} as the whole answer.\n',
     "json": 'Call one with {"name": NAME, "arguments": {...}} as the whole answer.\n',
     "text": "Call one with a line: call NAME {ARGUMENTS AS JSON}\n",

@@ -11,6 +11,7 @@ from typing import Any
 
 from strop.data.tool_calls import (
     INVALID_JSON,
+    MALFORMED,
     MISSING_NAME,
     UNCLOSED_BLOCK,
     UNKNOWN_TOOL,
@@ -20,9 +21,9 @@ from strop.data.tool_calls import (
 from strop.support.errors import UserError
 
 OK, FAILED, TIMEOUT, OVER_LIMIT = "ok", "failed", "timeout", "over_limit"
-# All statuses of calls; the package renderers has a name of its own for one that cannot be read.
+# All statuses of calls.
 STATUSES = (
-    OK, INVALID_JSON, UNCLOSED_BLOCK, MISSING_NAME, "malformed_structure", UNKNOWN_TOOL,
+    OK, INVALID_JSON, UNCLOSED_BLOCK, MISSING_NAME, MALFORMED, UNKNOWN_TOOL,
     WRONG_ARGUMENTS, OVER_LIMIT, FAILED, TIMEOUT,
 )  # fmt: skip
 

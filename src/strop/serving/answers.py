@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.data.tool_calls import TAGGED, THOUGHT, whole_call
+from strop.data.tool_calls import IN_TAGS, TAGGED, THOUGHT, ParsedCall, read_action
 from strop.serving.fields import refuse
 from strop.serving.protocol import ModelAnswer, ModelCall
 from strop.serving.reading import Wanted
@@ -204,10 +204,11 @@ def log_probs(call: ModelCall, answer: ModelAnswer) -> Sequence[float]:
 
 
 def respond(
-    wanted: Wanted, answers: Sequence[ModelAnswer], tokenizer: Any, model: str, created: int
-) -> CallResponse:
-    """Convert the answers to a call to a response for the client."""
-    choices = [_read(wanted, each, tokenizer, number) for number, each in enumerate(answers)]
+    wanted: Wanted, answers: Sequence[ModelAnswer], tokenizer: Any, model: str, created: int,
+    form: str = "hermes",
+) -> CallResponse:  # fmt: skip
+    """Convert the answers to a call to a response for the client. form: of calls of tools."""
+    choices = [_read(wanted, each, tokenizer, number, form) for number, each in enumerate(answers)]
     response = CallResponse(wanted, choices, model, created, tokenizer)
     if wanted.logprobs:
         for answer in answers:
@@ -215,14 +216,14 @@ def respond(
     return response
 
 
-def _read(wanted: Wanted, answer: ModelAnswer, tokenizer: Any, number: int) -> Generated:
+def _read(wanted: Wanted, answer: ModelAnswer, tokenizer: Any, number: int, form: str) -> Generated:
     call = wanted.call
     if call.route == "generate":
         return Generated(answer, "", answer.ended)
     text = _text(wanted, answer, tokenizer)
     if not wanted.tools:
         return Generated(answer, text, answer.ended)
-    text, calls = read_tool_calls(text, f"call_{call.id}_{number}")
+    text, calls = read_tool_calls(text, f"call_{call.id}_{number}", form, call.tools)
     return Generated(answer, text, "tool_calls" if calls else answer.ended, calls)
 
 
@@ -234,23 +235,39 @@ def _text(wanted: Wanted, answer: ModelAnswer, tokenizer: Any) -> str:
     return text
 
 
-def read_tool_calls(text: str, id: str) -> tuple[str, list[dict[str, Any]]]:
-    """The text without its tool calls, and the calls. A call that is unreadable, or that the model
-    only thinks of, stays text.
+def read_tool_calls(
+    text: str, id: str, form: str, tools: Sequence[Mapping[str, Any]] = ()
+) -> tuple[str, list[dict[str, Any]]]:
+    """The text without its tool calls, which have this form, and the calls. A call that is
+    unreadable, or that the model only thinks of, stays text.
     """
     calls: list[dict[str, Any]] = []
 
-    def take(found: re.Match[str]) -> str:
-        call = whole_call(found[1]) if found[1] is not None else None
-        if call is None:
-            return found[0]
+    def takes(*found: ParsedCall) -> bool:
         try:
-            arguments = json.dumps(dict(call.arguments), ensure_ascii=False, allow_nan=False)
+            functions = [_function(each) for each in found]
         except (ValueError, RecursionError):  # no JSON that a client could read
-            return found[0]
-        function = {"name": call.name, "arguments": arguments}
-        calls.append({"id": f"{id}_{len(calls)}", "type": "function", "function": function})
-        return ""
+            return False
+        for function in functions:
+            calls.append({"id": f"{id}_{len(calls)}", "type": "function", "function": function})
+        return bool(functions)
 
-    rest = THOUGHT_OR_CALL.sub(take, text)
+    def without(found: re.Match[str]) -> str:
+        block = found[1]
+        return "" if block is not None and takes(IN_TAGS[form](block, tools)) else found[0]
+
+    if form in IN_TAGS:
+        rest = THOUGHT_OR_CALL.sub(without, text)
+    else:
+        action = read_action(text, form, tools)
+        thoughts = "".join(found[0] for found in THOUGHT.finditer(text))
+        rest = f"{thoughts}{action.content}" if takes(*action.calls) else text
     return (rest.strip(), calls) if calls else (text, calls)
+
+
+def _function(call: ParsedCall) -> dict[str, str]:
+    """The function of a call in a client's form. Raises ValueError, RecursionError."""
+    if call.problem or not isinstance(call.arguments, Mapping):
+        raise ValueError(call.problem)
+    arguments = json.dumps(dict(call.arguments), ensure_ascii=False, allow_nan=False)
+    return {"name": call.name, "arguments": arguments}

@@ -185,9 +185,8 @@ class Service:
             raise
         if replayed:  # a cached answer keeps its id
             wanted = call
-        return respond(
-            wanted, answers, self.tokenizer, self.reading.model, int(time.time())
-        ), replayed
+        model, form = self.reading.model, self.reading.prompts.call_form
+        return respond(wanted, answers, self.tokenizer, model, int(time.time()), form), replayed
 
     async def _draw(self, wanted: Wanted) -> tuple[Wanted, list[ModelAnswer]]:
         if self.ending:

@@ -9,6 +9,7 @@ from typing import Any
 from strop.data.chat import Chat, why_not_for_template
 from strop.data.encode import encode_prompt
 from strop.data.prompts import Prompt
+from strop.data.tool_calls import form_of
 from strop.serving.fields import refuse
 from strop.support.errors import UserError
 
@@ -28,6 +29,13 @@ class Prompts:
 
     def __init__(self, tokenizer: Any, chat: Chat) -> None:
         self.tokenizer, self.chat = tokenizer, chat
+
+    @property
+    def call_form(self) -> str:
+        """The form in which the model calls tools: that of the run, or of its chat template."""
+        given = self.chat.call_form
+        template = str(getattr(self.tokenizer, "chat_template", None) or "")
+        return (form_of(template) or "hermes") if given == "auto" else given
 
     def of_text(self, text: str) -> tuple[int, ...]:
         """The ids of a text."""

@@ -26,6 +26,8 @@ def chat_of(data: DataSettings, task: Task, tokenizer: Any) -> Chat:
 
     Raises UserError.
     """
+    if task.agent and data.renderer == "off":  # its calls of the model bring their tools
+        return data.chat()
     tools = () if task.environment is None else task.environment.tools()
     return data.chat().for_tools(tuple(tool.schema for tool in tools), tokenizer)
 

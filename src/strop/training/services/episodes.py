@@ -133,7 +133,7 @@ class RunEpisodes:
         if chat.reader is not None:
             return [chat.reader.read(each, self._whole(each)) for each in ids]
         if chat.tools:
-            return [read_action(self._whole(each), chat.call_form) for each in ids]
+            return [read_action(self._whole(each), chat.call_form, chat.tools) for each in ids]
         texts: list[str] = tokenizer.batch_decode(ids, skip_special_tokens=True)
         return texts
 

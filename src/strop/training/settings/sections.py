@@ -18,6 +18,7 @@ LONGEST = 1e6  # seconds of a limit: clocks and sockets accept no more
 MOST = 1024  # threads and processes
 OF_A_SET = re.compile(r"(?P<set>[\w.-]+)=(?P<source>.+)", re.DOTALL)  # in evaluation.reward
 Share = Annotated[float, Field(ge=0, lt=1)]
+CallForm = Literal["auto", "hermes", "qwen3_coder", "glm45", "llama3", "json", "text"]
 
 
 class Section(BaseModel):
@@ -121,10 +122,10 @@ class DataSettings(Section):
         description="how much of earlier turns' <think> text a turn sees: all, or as much as the "
         "chat template shows (where it drops some, the turn starts a new context)",
     )
-    call_form: Literal["auto", "hermes", "llama3", "json", "text"] = Field(
+    call_form: CallForm = Field(
         default="auto",
-        description="how the model writes calls of an environment's tools; auto: as in its chat "
-        "template, text without one",
+        description="how the model writes calls of tools; auto: as in its chat template, text "
+        "without one",
     )
     renderer: str = Field(
         default="off",
