@@ -1,6 +1,7 @@
 """How a chat template writes calls, tool answers and thoughts into a rollout's tokens."""
 
 import dataclasses
+from importlib.resources import files
 
 import pytest
 import torch
@@ -47,6 +48,22 @@ def test_tools_are_shown_and_answer_in_their_role(tmp_path):
     (longest, *_) = sorted(whole, key=len, reverse=True)
     turn = f"[assistant]{CALL}<eos>\n[tool]6\n"
     assert turn + turn in longest
+    world.services.close()
+
+
+def test_calls_in_the_form_of_a_published_template(tmp_path):
+    """Qwen 3.5 writes arguments between tags, after a thought that its template has opened."""
+    template = (files("trl") / "chat_templates" / "qwen3_5_think.jinja").read_text("utf-8")
+    template = template.replace("<|im_end|>", "<eos>")
+    call = "<function=calculator>\n<parameter=expression>\n2*3\n</parameter>\n</function>"
+    action = f"hm\n</think>\n\n<tool_call>\n{call}\n</tool_call>"
+    model = save_scripted(tmp_path / "model", {action: 1.0}, template)
+    options = {"kinds": ["arithmetic"], "max_turns": 2}
+    method, world = world_with(model, "tool_questions", task_config=options)
+    (text, *_) = contexts_of(world, played(method, world, 1))
+    answered = "<|im_start|>user\n<tool_response>\n6\n</tool_response><eos>\n"
+    again = f"{answered}<|im_start|>assistant\n<think>\n{action}<eos>"
+    assert text.endswith(f"<|im_start|>assistant\n<think>\n{action}<eos>\n{again}")
     world.services.close()
 
 
