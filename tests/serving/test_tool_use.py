@@ -82,7 +82,7 @@ FORMS = {
     ),
     "<|python_tag|>": (
         '{"name": "add", "parameters": {"x": 1}}',
-        '{"name": "add", "parameters": 1}',
+        '{"name": "Ada", "born": 1815}',
     ),
 }
 

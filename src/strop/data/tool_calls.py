@@ -183,13 +183,18 @@ def _between_tags(
 
 def _properties(name: str, tools: Schemas) -> Mapping[str, Any]:
     """The schemas of a tool's arguments; empty where it is unknown, or a client gave none."""
-    for tool in tools:
-        function = tool.get("function")
-        if isinstance(function, Mapping) and function.get("name") == name:
+    for function in functions_of(tools):
+        if function.get("name") == name:
             parameters = function.get("parameters")
             found = parameters.get("properties") if isinstance(parameters, Mapping) else None
             return found if isinstance(found, Mapping) else {}
     return {}
+
+
+def functions_of(tools: Schemas) -> list[Mapping[str, Any]]:
+    """The functions of the tools that have one; a client may write anything."""
+    found = [tool.get("function") for tool in tools]
+    return [each for each in found if isinstance(each, Mapping)]
 
 
 def _valued(text: str, schema: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.data.tool_calls import IN_TAGS, TAGGED, THOUGHT, ParsedCall, read_action
+from strop.data.tool_calls import IN_TAGS, TAGGED, THOUGHT, ParsedCall, functions_of, read_action
 from strop.serving.fields import refuse
 from strop.serving.protocol import ModelAnswer, ModelCall
 from strop.serving.reading import Wanted
@@ -205,7 +205,7 @@ def log_probs(call: ModelCall, answer: ModelAnswer) -> Sequence[float]:
 
 def respond(
     wanted: Wanted, answers: Sequence[ModelAnswer], tokenizer: Any, model: str, created: int,
-    form: str = "hermes",
+    form: str,
 ) -> CallResponse:  # fmt: skip
     """Convert the answers to a call to a response for the client. form: of calls of tools."""
     choices = [_read(wanted, each, tokenizer, number, form) for number, each in enumerate(answers)]
@@ -236,7 +236,7 @@ def _text(wanted: Wanted, answer: ModelAnswer, tokenizer: Any) -> str:
 
 
 def read_tool_calls(
-    text: str, id: str, form: str, tools: Sequence[Mapping[str, Any]] = ()
+    text: str, id: str, form: str, tools: Sequence[Mapping[str, Any]]
 ) -> tuple[str, list[dict[str, Any]]]:
     """The text without its tool calls, which have this form, and the calls. A call that is
     unreadable, or that the model only thinks of, stays text.
@@ -258,10 +258,11 @@ def read_tool_calls(
 
     if form in IN_TAGS:
         rest = THOUGHT_OR_CALL.sub(without, text)
-    else:
-        action = read_action(text, form, tools)
-        thoughts = "".join(found[0] for found in THOUGHT.finditer(text))
-        rest = f"{thoughts}{action.content}" if takes(*action.calls) else text
+    else:  # without tags, any JSON with a name would be a call
+        action, rest = read_action(text, form, tools), text
+        names = [function.get("name") for function in functions_of(tools)]
+        if all(call.name in names for call in action.calls) and takes(*action.calls):
+            rest = "".join(found[0] for found in THOUGHT.finditer(text)) + action.content
     return (rest.strip(), calls) if calls else (text, calls)
 
 
