@@ -447,6 +447,11 @@ class CachedModel:
             return self.decode_several(new_T, lay_out(numbers, self.device), first_N, bands)
 
         what = f"draft tokens for a {self.model.config.model_type!r} model"
+        if self.recurrent:
+            raise UserError(
+                f"the local engine can't {what}: the states of its recurrent layers do not go back "
+                "before a draft that is rejected; leave engine.speculate out"
+            )
         if self.attention.implementation != "sdpa":
             raise UserError(
                 f"the local engine can't {what} whose attention is "

@@ -246,7 +246,7 @@ def _fitting(folder: Path) -> Iterator[None]:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Silences two warnings of PEFT: it reads an attribute of the model that transformers is
-    renaming, and has patterns of its own for fused experts, also where they are none of its targets.
+    renaming, and it has patterns for fused experts, also where they are none of its targets.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
