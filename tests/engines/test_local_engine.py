@@ -10,7 +10,7 @@ from fakes.engine import Driven, in_pieces, sample
 from fakes.models import VOCAB, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, BloomConfig, MambaConfig
+from transformers import AutoModelForCausalLM, BloomConfig
 
 from strop.engines.base import Event, Request
 from strop.engines.local import causal
@@ -421,10 +421,8 @@ def test_an_error_of_the_first_pass_is_raised_as_it_is(monkeypatch):
 def test_architectures_that_cannot_be_cached_are_refused():
     shared = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2}
     bloom = BloomConfig(**shared, n_head=2)  # its masks make its position bias
-    mamba = MambaConfig(**shared, state_size=4)  # no attention at all
-    for config in (bloom, mamba):
-        with pytest.raises(UserError, match=f"can't (drive|cache) .*{config.model_type}"):
-            LocalEngine(AutoModelForCausalLM.from_config(config).eval())
+    with pytest.raises(UserError, match="can't drive a 'bloom' model"):
+        LocalEngine(AutoModelForCausalLM.from_config(bloom).eval())
     with pytest.raises(UserError, match="Linear has no"):
         LocalEngine(torch.nn.Linear(2, 2))
 

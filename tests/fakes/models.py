@@ -8,16 +8,53 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    BambaConfig,
     Gemma3TextConfig,
     GPT2Config,
+    GraniteMoeHybridConfig,
+    JambaConfig,
+    Lfm2Config,
     LlamaConfig,
+    Mamba2Config,
+    MambaConfig,
     MistralConfig,
+    NemotronHConfig,
+    OlmoHybridConfig,
     PreTrainedConfig,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
+    Qwen3NextConfig,
 )
 
 VOCAB = 24
 FAMILIES = ("qwen3", "llama", "gemma3", "gpt2", "mistral")
+LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4,
+    "linear_value_head_dim": 4, "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+           "shared_expert_intermediate_size": 8, "experts_implementation": "eager"}  # fmt: skip
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1}
+# Families some of whose layers are recurrent: their configuration and what it takes.
+RECURRENT: dict[str, tuple[Any, dict[str, Any]]] = {
+    "qwen3_5": (Qwen3_5TextConfig, LINEAR),
+    "qwen3_5_moe": (Qwen3_5MoeTextConfig, LINEAR | MIXTURE),
+    "qwen3_next": (Qwen3NextConfig, LINEAR | MIXTURE),
+    "olmo_hybrid": (OlmoHybridConfig, LINEAR),
+    "lfm2": (Lfm2Config, {"layer_types": ["conv", "full_attention"]}),
+    "granite_hybrid": (GraniteMoeHybridConfig, MAMBA | {
+        "layer_types": ["mamba", "attention"], "num_local_experts": 0,
+        "shared_intermediate_size": 24}),
+    "bamba": (BambaConfig, MAMBA | {"attn_layer_indices": [1]}),
+    "jamba": (JambaConfig, {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1,
+                            "mamba_d_state": 8, "use_mamba_kernels": False}),
+    "nemotron_h": (NemotronHConfig, {
+        "hybrid_override_pattern": "M*-", "mamba_num_heads": 4, "mamba_head_dim": 8,
+        "ssm_state_size": 8, "n_groups": 1}),
+    "mamba": (MambaConfig, {"state_size": 4}),
+    "mamba2": (Mamba2Config, {"num_heads": 4, "head_dim": 8, "state_size": 8, "n_groups": 1}),
+}  # fmt: skip
 
 
 def tiny(
@@ -64,7 +101,8 @@ def tiny(
             eos_token_id=1,
         )
     else:
-        raise ValueError(family)
+        kind, more = RECURRENT[family]
+        config = kind(**(shared | {"initializer_range": 0.2} | more))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)

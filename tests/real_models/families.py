@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fakes import models
 from models import tokenizer
 from transformers import (
     AutoModelForCausalLM,
@@ -43,6 +44,12 @@ FAMILIES: dict[str, Any] = {
     "cohere-logit-scale": CohereConfig(**NO_HEAD_DIM, logit_scale=0.25),
     "granite-logits-scaling": GraniteConfig(**NO_HEAD_DIM, logits_scaling=4.0),
 }  # fmt: skip
+# Some of their layers are recurrent; these count in float32, also those of float64.
+RECURRENT: dict[str, Any] = {
+    name: kind(**SHARED | {"initializer_range": 0.2} | more)
+    for name, (kind, more) in models.RECURRENT.items() if "mamba" not in name
+}  # fmt: skip
+FAMILIES |= RECURRENT
 
 
 def build(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:

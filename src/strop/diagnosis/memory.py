@@ -15,8 +15,8 @@ FORMULAS = {
     "main memory; o in place of b with adapters; with training.max_staleness parameters * b for "
     "the collecting process; trained * o in main memory for an anchor and for an explorer",
     "gradients": "trained * o, and vocabulary * hidden * o once more; not that with adapters",
-    "kv_cache": "slots * places * layers * 2 * kv heads * head size * b; with engine.cache_tokens "
-    "no more than these in place of slots * places",
+    "kv_cache": "slots * places * layers of attention * 2 * kv heads * head size * b; with "
+    "engine.cache_tokens no more than these in place of slots * places",
     "packed": "layers * hidden * (heads * head size + 2 * kv heads * head size + 2 * intermediate) "
     "* b on a GPU, where engine.cuda_graphs reads these weights side by side",
     "drawing": "slots * vocabulary * (24 + b)",
@@ -51,7 +51,7 @@ LEFT_OUT = (
     "Left out: Python with torch and transformers (about 0.35 GiB of main memory), the processes "
     "of reward functions, a critic's heads, AdamW's temporary copies on a GPU (at most trained * "
     "o), attention that keeps a matrix of length * length (eager, or with a mask in training), "
-    "what families have beyond the layers of Qwen3."
+    "what families have beyond the layers of Qwen3, such as the states of recurrent layers."
 )
 
 
@@ -69,10 +69,13 @@ class Shape:
     kv_heads: int
     intermediate: int
     softcap: bool
+    recurrent: int = 0  # layers that keep a state in place of keys and values
 
     @classmethod
     def of(cls, settings: Any, model: Any, config: Any) -> "Shape":
         """The shape of a model; numbers that its configuration lacks are taken as in Llama."""
+        from strop.engines.local.states import kept_by
+
         heads, hidden = config.num_attention_heads, config.hidden_size
         size = getattr(config, "head_dim", None) or hidden // heads
         return cls(
@@ -86,6 +89,7 @@ class Shape:
             kv_heads=(getattr(config, "num_key_value_heads", None) or heads) * size,
             intermediate=getattr(config, "intermediate_size", None) or 4 * hidden,
             softcap=bool(getattr(config, "final_logit_softcapping", None)),
+            recurrent=sum(map(kept_by, getattr(config, "layer_types", None) or ())),
         )
 
     def layer(self, b: int, o: int) -> int:
@@ -169,7 +173,7 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
     activations = tokens * (kept + 4 * o * shape.hidden)
     cached = slots * count["places"]
     cached = min(cached, getattr(settings.engine, "cache_tokens", 0) or cached)
-    cache = cached * shape.layers * 2 * shape.kv_heads * b
+    cache = cached * (shape.layers - shape.recurrent) * 2 * shape.kv_heads * b
     beside, in_memory = settings.engine.copies()
     copies = beside + (in_memory if device == "cpu" else 0)
     from strop.batch.columns import OF_REFERENCE

@@ -8,6 +8,7 @@ the pass is the same as without bands.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from strop.engines.local.states import FEED_FORWARD, StateLayer, kept_by
 from strop.support.devices import to_device
 from strop.support.errors import UserError
 
@@ -80,6 +82,19 @@ class SlotLayer(CacheLayerMixin):
         keys, values = self.keys[:, :, :used], self.values[:, :, :used]
         return keys.index_select(0, rows), values.index_select(0, rows)
 
+    def stores(self, length: int) -> list[Tensor]:
+        """Keys and values of each slot's first `length` tokens."""
+        return [self.keys.narrow(2, 0, length), self.values.narrow(2, 0, length)]
+
+    def shape(self, old: Tensor, lines: int, places: int) -> tuple[int, ...]:
+        """The shape of a store for so many lines and places."""
+        return lines, old.shape[1], places, old.shape[3]
+
+    def clear(self, lines: Any, places: slice | Tensor) -> None:
+        """Zero some places of these lines."""
+        for store in (self.keys, self.values):
+            store[lines, :, places] = 0
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.cache.span.used, 0
 
@@ -107,14 +122,19 @@ class SlotCache(Cache):
 
     The last place is never read: padding of shorter rows is written there. max_tokens: most places
     of all slots together; None: no bound. notes: whether one more layer stores further numbers of
-    each token beside its keys and values.
+    each token beside its keys and values. recurrent: the layers that keep a state in their place.
     """
 
     def __init__(
         self, num_layers: int, num_slots: int, device: torch.device,
         max_tokens: int | None = None, notes: bool = False,
+        recurrent: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
-        super().__init__(layers=[SlotLayer(self) for _ in range(num_layers + notes)])
+        layers = range(num_layers + notes)
+        super().__init__(
+            layers=[StateLayer(self) if n in recurrent else SlotLayer(self) for n in layers]
+        )
+        self.states = [self.layers[number] for number in sorted(recurrent)]
         self.num_slots = num_slots
         self.device = device
         self.max_tokens = max_tokens
@@ -134,6 +154,13 @@ class SlotCache(Cache):
         """Prepare for a forward pass that writes and reads the places of `span`."""
         self.span = span
         self._written: dict[int, Tensor] = {}
+        for layer in self.states:
+            layer.open()
+
+    def end(self) -> None:
+        """Store what the forward pass has left in copies of states."""
+        for layer in self.states:
+            layer.close()
 
     def note(self, values: Tensor) -> None:
         """Store the notes [N, Q, size] of the tokens that the pass has written."""
@@ -201,12 +228,16 @@ class SlotCache(Cache):
         for layer in self.live_layers():
             for name, own in layer.memory.items():
                 old = getattr(layer, name)
-                number = lines * old.shape[1] * places * old.shape[3]
+                shape = layer.shape(old, lines, places)
+                number = math.prod(shape)
                 if left is None or left.numel() < number or left.dtype != own.dtype:
                     left = own.new_empty(max(number, own.numel()))
-                new = left[:number].view(lines, old.shape[1], places, old.shape[3])
-                new[:kept_lines, :, :kept_places] = old[:kept_lines, :, :kept_places]
-                new[:kept_lines, :, kept_places:] = 0
+                new = left[:number].view(shape)
+                if isinstance(layer, StateLayer):
+                    new[:kept_lines] = old[:kept_lines]
+                else:
+                    new[:kept_lines, :, :kept_places] = old[:kept_lines, :, :kept_places]
+                    new[:kept_lines, :, kept_places:] = 0
                 new[kept_lines:] = 0
                 setattr(layer, name, new)
                 layer.memory[name], left = left, own
@@ -225,6 +256,8 @@ class SlotCache(Cache):
                     setattr(layer, name, getattr(layer, name)[:0].clone())
                 layer.memory = {}
                 layer.is_initialized = False
+            for layer in self.states:
+                layer.open()
         return large
 
     def num_bytes(self) -> int:
@@ -236,8 +269,13 @@ class SlotCache(Cache):
         """Zero these slots: all of their places, or one place of each."""
         lines = slots if isinstance(slots, Tensor) else self.lines_of(slots)
         for layer in self.live_layers():
-            for store in (layer.keys, layer.values):
-                store[lines, :, places] = 0
+            layer.clear(lines, places)
+
+    def restart(self, slots: Sequence[int]) -> None:
+        """Give these slots the states from which a sequence begins."""
+        lines = self.lines_of(slots)
+        for layer in self.states:
+            layer.clear(lines, slice(None))
 
     def reset_lines(self) -> None:
         """Give each slot the line with its own index; the slots must be empty."""
@@ -264,7 +302,7 @@ class SlotCache(Cache):
     def copy(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """Copy the first `length` places of slots `source` to slots `target`, all at once."""
         source, target = self.lines_of(source), self.lines_of(target)
-        stores = [x.narrow(2, 0, length) for y in self.live_layers() for x in (y.keys, y.values)]
+        stores = [store for layer in self.live_layers() for store in layer.stores(length)]
         read_last = {slot: turn for turn, slot in enumerate(source)}
         if self.device.type == "cpu" and all(
             read_last.get(slot, turn) <= turn for turn, slot in enumerate(target)
@@ -277,7 +315,7 @@ class SlotCache(Cache):
         for store in stores:
             store.index_copy_(0, target_N, store.index_select(0, source_N))
 
-    def live_layers(self) -> list[SlotLayer]:
+    def live_layers(self) -> list[Any]:
         return [layer for layer in self.layers if layer.is_initialized]
 
 
@@ -313,24 +351,32 @@ class Attention:
                 f"the local engine can't mask attn_implementation={self.implementation!r}; "
                 "load the model with attn_implementation='sdpa'"
             )
-        if not kinds <= set(MASK_KINDS) or getattr(config, "use_bidirectional_attention", False):
+        others = {kind for kind in kinds - {*MASK_KINDS, *FEED_FORWARD} if not kept_by(kind)}
+        if others or getattr(config, "use_bidirectional_attention", False):
             raise UserError(
                 f"the local engine can't cache {config.model_type} (layers: {sorted(kinds)}); "
                 "use another engine"
             )
-        if "sliding_attention" in kinds:
-            self.kinds: tuple[str, ...] = MASK_KINDS
+        if kinds and not kinds & set(MASK_KINDS):
+            self.kinds: tuple[str, ...] = ()
+        elif "sliding_attention" in kinds:
+            self.kinds = MASK_KINDS
         elif kinds or self.window is None:
             self.kinds = ("full_attention",)
         else:  # one window for all layers, as in Mistral
             self.kinds = ("sliding_attention",)
+        self.unmasked = sorted(kinds - set(MASK_KINDS))  # layers that keep a state
         self.dtype = model.dtype
         self.size = self.width = 0  # positions that `steps` covers, places of `lines`
         self.steps: list[Tensor] = []
         self.lines: list[Tensor] = []  # the rows of all possible masks
 
-    def masks(self, positions: Tensor, used: int) -> Tensor | dict[str, Tensor]:
-        """Masks [N, 1, Q, used] of queries at `positions` [N, Q], as models take them."""
+    def masks(self, positions: Tensor, used: int) -> Any:
+        """Masks [N, 1, Q, used] of queries at `positions` [N, Q], as models take them; None where
+        no layer has attention.
+        """
+        if not self.kinds:
+            return None
         # CUDA kernels take a mask without a copy only if its rows begin at multiples of 16
         width = -(-used // 16) * 16
         if width > self.size or self.steps[0].device != positions.device:
@@ -342,7 +388,10 @@ class Attention:
             self.lines = [steps.as_strided(shape, (1, 1)) for steps in self.steps]
         behind = self.size - positions
         found = [lines[behind][:, None, :, :used] for lines in self.lines]
-        return dict(zip(self.kinds, found, strict=True)) if len(found) > 1 else found[0]
+        if len(found) == 1 and not self.unmasked:
+            return found[0]
+        masks: dict[str, Tensor | None] = dict.fromkeys(self.unmasked)
+        return masks | dict(zip(self.kinds, found, strict=True))
 
     def _steps(self, kind: str, device: torch.device) -> Tensor:
         """Values [2 size] added to the score of a place, indexed by size + its offset to the query.

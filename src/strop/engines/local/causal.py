@@ -27,6 +27,7 @@ from strop.engines.local.fused import Fused, Logits, why_not
 from strop.engines.local.gpu_pass import GpuPass, why_not_heads
 from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, lay_out
+from strop.engines.local.states import kept_by
 from strop.support import linear
 from strop.support.adapted import routes_of
 from strop.support.devices import launching_on, to_device, why_no_kernels
@@ -107,6 +108,8 @@ class CachedModel:
         self.experts = experts_of(model)
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
         self.attention = Attention(model)
+        kinds = getattr(config, "layer_types", None) or ()
+        self.recurrent = frozenset(n for n, kind in enumerate(kinds) if kept_by(kind))
         self.why_no_bands = "it has not been tried"
         self.fused: Fused | None = None
         self.gpu_pass: GpuPass | None = None
@@ -165,8 +168,8 @@ class CachedModel:
         whole = [Band(0, len(lengths), lengths[0])]
         if self.device.type != "cuda":
             why_no_graphs = f"it is on {self.device.type}"
-        elif self.routes is not None or self.experts is not None:
-            why_no_graphs = "it has several adapters or experts"
+        elif self.routes is not None or self.experts is not None or self.recurrent:
+            why_no_graphs = "it has several adapters, experts or recurrent layers"
         if why_no_graphs:
             return why_no_graphs, why_no_graphs
 
@@ -227,7 +230,7 @@ class CachedModel:
 
     def _cache(self, num_slots: int, max_cached: int | None = None) -> SlotCache:
         notes = self.experts is not None
-        return SlotCache(self.num_layers, num_slots, self.device, max_cached, notes)
+        return SlotCache(self.num_layers, num_slots, self.device, max_cached, notes, self.recurrent)
 
     def forward(self, ids: Tensor, positions: Tensor, span: Span, **more: Any) -> Tensor:
         """Logits [N, V] of each row's last column; ids and positions [N, Q]."""
@@ -257,6 +260,7 @@ class CachedModel:
                 use_cache=True, logits_to_keep=0 if logits == "all" else 1,
                 **{self.cache_name: self.cache}, **more,
             )  # fmt: skip
+        self.cache.end()
         if watch is not None:
             self.cache.note(watch.chosen().view(*ids.shape, -1))
         found: Tensor = output.logits
@@ -321,6 +325,8 @@ class CachedModel:
         ordered = sorted(parts, key=lambda part: part.start - part.end)
         lengths = np.array([part.end - part.start for part in ordered])
         cuts, _ = parted(lengths, PASS if here else PASS_ELSEWHERE)
+        if self.recurrent:  # padding would change the states
+            cuts = np.flatnonzero(np.diff(lengths, prepend=-1)).tolist()
         for first, end in itertools.pairwise([*cuts, len(ordered)]):
             passes = -(-(end - first) // max(1, most // int(lengths[first])))
             for rows in np.array_split(np.arange(first, end), passes):
@@ -441,6 +447,11 @@ class CachedModel:
             return self.decode_several(new_T, lay_out(numbers, self.device), first_N, bands)
 
         what = f"draft tokens for a {self.model.config.model_type!r} model"
+        if self.recurrent:
+            raise UserError(
+                f"the local engine can't {what}: the states of its recurrent layers do not go back "
+                "before a draft that is rejected; leave engine.speculate out"
+            )
         if self.attention.implementation != "sdpa":
             raise UserError(
                 f"the local engine can't {what} whose attention is "
@@ -491,11 +502,12 @@ def kind_of(model: nn.Module) -> tuple[Any, ...] | None:
 
 def cache_name(model: Any) -> str:
     """The argument of the model's forward pass that takes a cache, from the signature of its
-    decoder: `cache` since transformers 5.24, `past_key_values` before.
+    decoder: `cache` since transformers 5.24, `past_key_values` before, `cache_params` in Mamba.
     """
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
     names = inspect.signature((decoder or model).forward).parameters
-    return "cache" if "cache" in names else "past_key_values"
+    own = [name for name in ("cache", "cache_params") if name in names]
+    return own[0] if own else "past_key_values"
 
 
 def check_module(model: nn.Module) -> None:

@@ -269,7 +269,8 @@ class LocalEngine(Engine):
             leader = leaders.get(row.prompt_hash)
             fill = self._longest_share(row, slot, by_prompt.get(row.prompt_hash))
             if row.id not in heirs and leader is not None and leader.row.begins_as(row):
-                shared = min(len(row.request.ids), len(leader.row.tokens) - 1, len(row.tokens) - 1)
+                end = len(leader.row.tokens) - 1
+                shared = self._kept(min(len(row.request.ids), end, len(row.tokens) - 1), end)
                 if shared > fill.shared:
                     second.append(Fill(row, slot, leader.slot, shared))
                     continue
@@ -297,8 +298,15 @@ class LocalEngine(Engine):
         return fill
 
     def _share(self, row: Row, slot: int, source: Row, at: int) -> Fill:
-        shared = min(at, self._length(source.slot) - 1, len(row.tokens) - 1)
+        end = self._length(source.slot) - 1
+        shared = self._kept(min(at, end, len(row.tokens) - 1), end)
         return Fill(row, slot, source.slot, shared)
+
+    def _kept(self, shared: int, end: int) -> int:
+        """How many of the tokens that a row shares with a cache of `end` it can take from there:
+        none but all of them where layers keep a state, which is that after the last one.
+        """
+        return shared if shared == end or not self.model.recurrent else 0
 
     def _fill(self, fills: list[Fill]) -> None:
         """Copy shared caches from other slots, and compute each row's rest but its last token."""
@@ -308,6 +316,7 @@ class LocalEngine(Engine):
         if copies:
             source, target = ([getattr(x, name) for x in copies] for name in ("source", "slot"))
             self.slots.cache.copy(source, target, max(fill.shared for fill in copies))
+        self.slots.cache.restart([fill.slot for fill in fills if not fill.shared])
         parts = [
             Part(
                 fill.slot,

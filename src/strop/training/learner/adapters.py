@@ -68,7 +68,12 @@ def add(model: Any, lora: Lora, seed: int, names: Sequence[str] = ()) -> Any:
     )
     with torch.random.fork_rng(devices=[]), _quietly():
         torch.manual_seed(seed)
-        made = peft.get_peft_model(model, settings, *names[:1])
+        try:
+            made = peft.get_peft_model(model, settings, *names[:1])
+        except ValueError as error:  # it takes no adapters of some layers, such as Mamba's
+            raise UserError(
+                f"model.lora_targets: {first_line(error)} Choose from {known}"
+            ) from error
         for name in names[1:]:
             torch.manual_seed(seed)
             made.add_adapter(name, copy.copy(settings))
@@ -240,9 +245,12 @@ def _fitting(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Silences a warning: PEFT reads an attribute of the model that transformers is renaming."""
+    """Silences two warnings of PEFT: it reads an attribute of the model that transformers is
+    renaming, and it has patterns for fused experts, also where they are none of its targets.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
         yield
 
 
