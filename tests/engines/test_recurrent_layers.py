@@ -91,6 +91,31 @@ def test_a_state_is_copied_only_where_a_row_goes_on_from_it(monkeypatch):
     assert widths == [3, 2, 9]  # there is no state after eight tokens
 
 
+@pytest.mark.parametrize("filling", [False, True])
+def test_an_interrupted_pass_leaves_no_token_in_a_state(monkeypatch, filling):
+    e = engine(num_slots=2, model=MODEL)
+    parent = e.submit(Request((3, 4, 5), 9, seed=1, keep=True))
+    for _ in range(12 if filling else 4):
+        e.step()
+    wanted = Request((*tokens(e, parent), 1, 2), 4, seed=3)
+
+    def interrupted(*given, passes=e.model._run, **more):
+        passes(*given, **more)
+        raise KeyboardInterrupt
+
+    more = e.submit(wanted, (parent, 12)) if filling else None
+    with monkeypatch.context() as patch:
+        patch.setattr(e.model, "_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            e.step()
+    if filling:
+        e.cancel(more)
+        more = e.submit(wanted, (parent, 12))
+    heard = e.finish()
+    assert not filling or new_ids(heard[more]) == run(wanted, model=MODEL)
+    assert list(e.answers[parent].ids) == run(Request((3, 4, 5), 9, seed=1), model=MODEL)
+
+
 def test_what_cannot_be_is_refused():
     with pytest.raises(UserError, match=r"can't draft tokens .*: the states of its recurrent"):
         local(2, model=MODEL, speculate=2)

@@ -328,12 +328,26 @@ class LocalEngine(Engine):
             for fill in fills
         ]
         started, lengths = time.perf_counter(), [part.end - part.start for part in parts]
-        self.model.fill([part for part in parts if part.start < part.end], self.max_prefill_tokens)
+        rest = [part for part in parts if part.start < part.end]
+        try:
+            self.model.fill(rest, self.max_prefill_tokens)
+        except BaseException:  # an interrupt: states may have a part of these tokens
+            for slot in (part.slot for part in rest if self.model.recurrent):
+                self.slots.free(slot)
+            raise
         if self.passes is not None:
             self.passes.add_prefill(sum(lengths), time.perf_counter() - started)
 
     def _draw(self, number: int) -> tuple[Plan, np.ndarray]:
         """Draw a token for each of the first rows; returns the plan and the records."""
+        try:
+            return self._drawn(number)
+        except BaseException:  # an interrupt: states may have tokens that would come once more
+            if self.model.recurrent:
+                self._suspend(range(number))
+            raise
+
+    def _drawn(self, number: int) -> tuple[Plan, np.ndarray]:
         slots, tokens, started = self.slots, self.slots.tokens, time.perf_counter()
         positions, uniform = slots.numbers(number)
         bands = slots.read(number)
