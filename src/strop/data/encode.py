@@ -7,9 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import TemplateError
-
 from strop.data.prompts import Prompt
+from strop.data.rendering import applied, left_out
 from strop.support.errors import UserError
 from strop.support.unknown_characters import check_characters
 
@@ -41,9 +40,7 @@ def _check_characters(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any
     ):
         check_characters(tokenizer, text, where)
     if not isinstance(content, str):
-        shown = tokenizer.apply_chat_template(
-            content, add_generation_prompt=True, tokenize=False, **template
-        )
+        shown = applied(tokenizer, content, template, add_generation_prompt=True, tokenize=False)
         check_characters(tokenizer, shown, f"what the chat template makes of {prompt.name}")
 
 
@@ -72,7 +69,9 @@ def completion_form(prompt: str | list[dict[str, Any]], text: str) -> str | list
 
 
 def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[int]:
-    """Token ids of a prompt, without checks. Raises UserError where the template refuses it."""
+    """Token ids of a prompt, without checks of its characters. Raises UserError where the template
+    refuses a message or leaves it out.
+    """
     if prompt.ids:
         return list(prompt.ids)
     if isinstance(prompt.prompt, str):
@@ -83,14 +82,19 @@ def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[
             "model.chat_template=FILE, or text in the prompt column"
         )
     try:
-        ids = tokenizer.apply_chat_template(
-            prompt.prompt, add_generation_prompt=True, tokenize=True, **template
-        )
-    except (TemplateError, TypeError) as error:
+        ids = applied(tokenizer, prompt.prompt, template, add_generation_prompt=True, tokenize=True)
+        unseen = left_out(tokenizer, prompt.prompt, template)
+    except Exception as error:  # a template is a program, which may fail on anything in a row
         raise UserError(
             f"the chat template refuses the messages of {prompt.name}: {error}; give others, or "
             "model.chat_template=FILE"
         ) from error
+    if unseen:
+        raise UserError(
+            f"the chat template leaves out {unseen[0]} of {prompt.name}: give messages that it "
+            "shows, such as the system's, the user's and the assistant's, or "
+            "model.chat_template=FILE"
+        )
     if isinstance(ids, Mapping) or hasattr(ids, "input_ids"):
         ids = ids["input_ids"]
     ids = list(ids)
