@@ -7,6 +7,7 @@ import pytest
 from scripted_model import scripted_tokenizer
 
 from strop.data.encode import encode_prompt
+from strop.data.given_answers import encode_answer
 from strop.data.prompts import Prompt
 from strop.support.errors import UserError
 
@@ -67,3 +68,73 @@ def test_a_template_that_fails_in_any_way_is_a_users_error():
     tokenizer.chat_template = "{{ 1 // 0 }}"
     with pytest.raises(UserError, match=r"refuses the messages of a.jsonl row 1: .*by zero"):
         encode_prompt(Prompt(0, said(("user", "hi")), {}, "a.jsonl row 1"), tokenizer)
+
+
+QUESTION = [("system", "Be brief."), ("user", "1+2?")]
+# The text behind the beginning of an answer, up to its end.
+WRITTEN = {
+    "qwen2_5": "3<|im_end|>",
+    "qwen3": "<think>\n\n</think>\n\n3<|im_end|>",
+    "qwen3_5_think": "\n</think>\n\n3<|im_end|>",
+    "qwen3_instruct_2507": "3<|im_end|>",
+    "llama3_1": "3<|eot_id|>",
+    "gptoss": "<|channel|>final<|message|>3<|return|>",
+    "glm4moe": "\n<think></think>\n3",
+    "cohere2": "3<|END_RESPONSE|><|END_OF_TURN_TOKEN|>",
+    "phi3": "3<|end|>",
+    "gemma3": "3<end_of_turn>",
+}
+ENDS = ["<|im_end|>", "<|eot_id|>", "<|return|>", "<|end|>", "<end_of_turn>", "<eos>",
+        "<|END_OF_TURN_TOKEN|>"]  # fmt: skip
+
+
+def answered(name, answer, messages=None, template=None):
+    tokenizer = tokenizer_of(name)
+    tokenizer.add_special_tokens({"additional_special_tokens": ENDS[:-1]})
+    if name == "cohere2":
+        tokenizer.add_special_tokens({"additional_special_tokens": ENDS[-1:]})
+    stops = tokenizer.convert_tokens_to_ids(ENDS)
+    prompt = Prompt(0, messages or said(*QUESTION), {"completion": answer}, "a.jsonl row 1")
+    return tokenizer.decode(encode_answer(prompt, "completion", tokenizer, template or {}, stops))
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("answer", ["3", said(("assistant", "3"))])
+def test_an_answer_is_what_the_template_writes_behind_the_prompt(name, answer):
+    assert answered(name, answer) == WRITTEN[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("qwen3", "<think>\n1, 2, 3\n</think>\n\n3<|im_end|>"),
+        ("qwen3_5_think", "1, 2, 3\n</think>\n\n3<|im_end|>"),
+        ("deepseek_r1_distill", "1, 2, 3\n</think>\n\n3"),
+    ],
+)
+def test_a_thought_is_opened_once(name, shown):
+    assert answered(name, "<think>\n1, 2, 3\n</think>\n\n3") == shown
+
+
+def test_thoughts_and_calls_in_fields_of_their_own_are_trained():
+    thought = {"role": "assistant", "content": "3", "reasoning_content": "1, 2, 3"}
+    assert answered("qwen3", [thought]) == "<think>\n1, 2, 3\n</think>\n\n3<|im_end|>"
+    (_, call, _) = with_call('{"a": 1}')
+    assert answered("qwen2_5", [call]).startswith('<tool_call>\n{"name": "add", "arguments": {"a"')
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "why"),
+    [
+        ("qwen2_5", {"content": "3", "reasoning_content": "1"}, "has reasoning_content, and the"),
+        ("phi3", with_call({"a": 1}, "Wait.")[1], "has tool_calls, and the chat template does not"),
+        ("deepseek_r1_distill", {"content": "3"}, "has no </think>"),
+    ],
+)
+def test_an_answer_that_the_template_does_not_show_is_refused(name, message, why):
+    with pytest.raises(UserError, match=f"the completion of a.jsonl row 1 {why}"):
+        answered(name, [{"role": "assistant", **message}])
+
+
+def test_an_answer_with_its_end_has_no_second_one():
+    assert answered("qwen2_5", "3<|im_end|>\n") == "3<|im_end|>"

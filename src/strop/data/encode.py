@@ -101,36 +101,3 @@ def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[
     if ids and isinstance(ids[0], (list, tuple)):  # a batch of one
         ids = list(itertools.chain.from_iterable(ids))
     return ids
-
-
-def encode_answer(prompt: Prompt, column: str, tokenizer: Any) -> list[int]:
-    """Token ids of a given answer, without its end; empty when the prompt's row has none.
-
-    Raises UserError when the data have no such column, for an answer that is no text, and for
-    characters that the tokenizer does not know.
-    """
-    if column not in prompt.columns:
-        raise UserError(
-            f"the data have no column {column}: give --data FILE whose rows have a prompt and "
-            f"a {column}"
-        )
-    given = prompt.columns[column]
-    if given is None:
-        return []
-    text = answer_text(given)
-    if not text:
-        raise UserError(
-            f"the {column} of {prompt.name} must be text or one message of an assistant, it "
-            f"is {given!r}"
-        )
-    ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    if tokenizer.unk_token_id in ids:
-        check_characters(tokenizer, text, f"{prompt.name}, column {column},")
-    return ids
-
-
-def answer_text(given: Any) -> str:
-    """The text of a given answer; empty when it is none."""
-    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Mapping):
-        given = given[0].get("content") if given[0].get("role") == "assistant" else None
-    return given if isinstance(given, str) else ""
