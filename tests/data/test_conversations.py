@@ -3,15 +3,24 @@
 import json
 from importlib.resources import files
 
+import pyarrow.parquet
 import pytest
 from scripted_model import scripted_tokenizer
 
+from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
 from strop.data.given_answers import encode_answer
 from strop.data.prompts import Prompt
+from strop.environments.data_files import load_data
+from strop.environments.tool_box import calculator
+from strop.environments.tools import tool_of
 from strop.support.errors import UserError
+from strop.training.services.bounds import Bounds
 
 TEMPLATES = files("trl") / "chat_templates"
+
+
+QUESTION = [("system", "Be brief."), ("user", "1+2?")]
 
 
 def tokenizer_of(name):
@@ -63,6 +72,41 @@ def test_arguments_of_calls_as_text_are_those_as_an_object(name):
         assert found == shown(name, with_call({"a": 1, "b": "x"}))
 
 
+def test_a_table_adds_nothing_to_calls_and_tools(tmp_path):
+    """Arrow gives every object the keys of all."""
+    conversations = [with_call({"a": 1}), with_call({"b": 2})]
+    schemas = [{"function": {"name": "add", "parameters": {key: {"type": "integer"}}}}
+               for key in ("a", "b")]  # fmt: skip
+    rows = [{"prompt": said, "answer": {"x": None, "y": said[0]["content"]}, "tools": [schema]}
+            for said, schema in zip(conversations, schemas, strict=True)]  # fmt: skip
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    found = load_data(path).train
+    assert [row.prompt[1]["tool_calls"] for row in found] == [
+        said[1]["tool_calls"] for said in conversations
+    ]
+    assert [row.columns["tools"] for row in found] == [[schema] for schema in schemas]
+    assert found[0].columns["answer"] == {"x": None, "y": "1+2?"}
+
+
+@pytest.mark.parametrize("form", [list, json.dumps])
+def test_the_tools_of_a_row_are_shown(form):
+    tools = [tool_of(calculator).schema]
+    tokenizer, row = tokenizer_of("qwen2_5"), {"tools": form(tools), "completion": "3"}
+    prompt = Chat().put(Prompt(0, said(*QUESTION), row), tokenizer)
+    wanted = tokenizer.apply_chat_template(
+        said(*QUESTION), tools=tools, tokenize=False, add_generation_prompt=True
+    )
+    assert "calculator" in wanted
+    assert tokenizer.decode(encode_prompt(prompt, tokenizer)) == wanted
+    assert tokenizer.decode(encode_answer(prompt, "completion", tokenizer)).startswith("3<|im_end")
+    assert Bounds(tokenizer).prompt(prompt) is None
+    named = Prompt(0, said(*QUESTION), {"tools": ["calculator"]})
+    assert Chat().put(named, tokenizer).tools == ()
+    for chat, name in ((Chat(template={"tools": tools}), "qwen2_5"), (Chat(), "gemma3")):
+        assert chat.put(prompt, tokenizer_of(name)).tools == ()
+
+
 def test_a_template_that_fails_in_any_way_is_a_users_error():
     tokenizer = tokenizer_of("qwen3")
     tokenizer.chat_template = "{{ 1 // 0 }}"
@@ -70,7 +114,6 @@ def test_a_template_that_fails_in_any_way_is_a_users_error():
         encode_prompt(Prompt(0, said(("user", "hi")), {}, "a.jsonl row 1"), tokenizer)
 
 
-QUESTION = [("system", "Be brief."), ("user", "1+2?")]
 # The text behind the beginning of an answer, up to its end.
 WRITTEN = {
     "qwen2_5": "3<|im_end|>",

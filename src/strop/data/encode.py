@@ -15,6 +15,11 @@ from strop.support.unknown_characters import check_characters
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+def with_tools(prompt: Prompt, template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of the template, with the tools of the prompt's row."""
+    return {**template, "tools": list(prompt.tools)} if prompt.tools else template
+
+
 def encode_prompt(
     prompt: Prompt, tokenizer: Any, template: Mapping[str, Any] = NOTHING
 ) -> list[int]:
@@ -40,6 +45,7 @@ def _check_characters(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any
     ):
         check_characters(tokenizer, text, where)
     if not isinstance(content, str):
+        template = with_tools(prompt, template)
         shown = applied(tokenizer, content, template, add_generation_prompt=True, tokenize=False)
         check_characters(tokenizer, shown, f"what the chat template makes of {prompt.name}")
 
@@ -81,6 +87,7 @@ def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[
             f"{prompt.name} is chat messages and the tokenizer has no chat template: give "
             "model.chat_template=FILE, or text in the prompt column"
         )
+    template = with_tools(prompt, template)
     try:
         ids = applied(tokenizer, prompt.prompt, template, add_generation_prompt=True, tokenize=True)
         unseen = left_out(tokenizer, prompt.prompt, template)

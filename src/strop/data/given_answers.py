@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from strop.data.encode import NOTHING, ids_of
+from strop.data.encode import NOTHING, ids_of, with_tools
 from strop.data.prompts import Prompt
 from strop.data.rendering import applied, left_out
 from strop.support.errors import UserError
@@ -97,6 +97,7 @@ def _behind(
     """
     assert isinstance(prompt.prompt, list)
     before = ids_of(prompt, tokenizer, template)
+    template = with_tools(prompt, template)
     opening = applied(
         tokenizer, prompt.prompt, template, tokenize=False, add_generation_prompt=True
     )

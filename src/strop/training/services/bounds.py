@@ -62,6 +62,8 @@ class Bounds:
         if isinstance(content, str):
             most = self.text(content)
             return None if most is None else most + self.added
+        if prompt.tools:
+            return None
         total = 0
         for message in content:
             most = self.text(message["content"] or "") if len(message) == 2 else None
