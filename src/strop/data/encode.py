@@ -98,9 +98,8 @@ def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[
         ) from error
     if unseen:
         raise UserError(
-            f"the chat template leaves out {unseen[0]} of {prompt.name}: give messages that it "
-            "shows, such as the system's, the user's and the assistant's, or "
-            "model.chat_template=FILE"
+            f"the chat template leaves out {unseen[0]} of {prompt.name}: write it into a message "
+            "that the template shows, or give model.chat_template=FILE"
         )
     if isinstance(ids, Mapping) or hasattr(ids, "input_ids"):
         ids = ids["input_ids"]

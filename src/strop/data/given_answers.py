@@ -71,7 +71,7 @@ def _message(given: Any, where: str) -> dict[str, Any]:
             return {"role": "assistant", "content": "", **_beside(given)}
     whole = ""
     if isinstance(given, list) and len(given) > 1:
-        whole = "; for whole conversations in this column set data.reader=messages"
+        whole = "; data.reader=messages reads conversations from chosen and rejected, or messages"
     raise UserError(f"{where} must be text or one message of an assistant, it is {given!r}{whole}")
 
 
