@@ -72,6 +72,18 @@ def test_arguments_of_calls_as_text_are_those_as_an_object(name):
         assert found == shown(name, with_call({"a": 1, "b": "x"}))
 
 
+def test_a_message_of_calls_alone_needs_no_content(tmp_path):
+    user, call, _ = with_call({"a": 1})
+    bare = {name: call[name] for name in ("role", "tool_calls")}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"messages": [user, bare, user, bare]}))
+    (row,) = load_data(path).train
+    assert row.prompt == [user, call, user]
+    assert "<tool_call>" in tokenizer_of("qwen2_5").decode(
+        encode_answer(row, "completion", tokenizer_of("qwen2_5"))
+    )
+
+
 def test_a_table_adds_nothing_to_calls_and_tools(tmp_path):
     """Arrow gives every object the keys of all."""
     conversations = [with_call({"a": 1}), with_call({"b": 2})]
@@ -171,6 +183,7 @@ def test_thoughts_and_calls_in_fields_of_their_own_are_trained():
     [
         ("qwen2_5", {"content": "3", "reasoning_content": "1"}, "has reasoning_content, and the"),
         ("phi3", with_call({"a": 1}, "Wait.")[1], "has tool_calls, and the chat template does not"),
+        ("qwen3", {**with_call({})[1], "content": [{"type": "image"}]}, "must be text"),
         ("deepseek_r1_distill", {"content": "3"}, "has no </think>"),
     ],
 )

@@ -41,7 +41,7 @@ def encode_answer(
     where = f"the {column} of {prompt.name}"
     message = _message(given, where)
     if isinstance(prompt.prompt, str) or prompt.ids:
-        _check_plain(message, where, "the prompt is plain text, which has no place for")
+        _check_plain(message, where, "the prompt is plain text, no chat")
         text = str(message["content"])
         ids = _plain_ids(tokenizer, text)
     else:
@@ -67,12 +67,16 @@ def _message(given: Any, where: str) -> dict[str, Any]:
         return {"role": "assistant", "content": text, **(_beside(given) if text != given else {})}
     if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Mapping):
         message = given[0]
-        if message.get("role") == "assistant" and message.get("tool_calls"):
+        if message.get("role") == "assistant" and _says_nothing_but_calls(message):
             return {"role": "assistant", "content": "", **_beside(given)}
     whole = ""
     if isinstance(given, list) and len(given) > 1:
         whole = "; data.reader=messages reads conversations from chosen and rejected, or messages"
     raise UserError(f"{where} must be text or one message of an assistant, it is {given!r}{whole}")
+
+
+def _says_nothing_but_calls(message: Mapping[str, Any]) -> bool:
+    return message.get("content") in (None, "") and bool(message.get("tool_calls"))
 
 
 def _beside(given: Any) -> dict[str, Any]:
@@ -84,7 +88,7 @@ def _check_plain(message: Mapping[str, Any], where: str, why: str) -> None:
     """Raise UserError for a message with thoughts or calls in fields of their own."""
     if beside := [name for name in message if name not in ("role", "content")]:
         raise UserError(
-            f"{where} has {beside[0]}, and {why} it: write it into the content, as the model would "
+            f"{where} has {beside[0]}, and {why}: write it into the content, as the model would "
             "write it, or remove it"
         )
 
@@ -107,7 +111,8 @@ def _behind(
         ids = _plain_ids(tokenizer, whole)
         same = ids[: len(before)] == before
         return text, ids[len(before) :] if same else _plain_ids(tokenizer, text)
-    _check_plain(message, where, "the chat template does not show")
+    why = "the chat template does not write all of that message after the beginning of an answer"
+    _check_plain(message, where, why)
     text = message["content"]
     if opening.rstrip().endswith(OPEN):
         if CLOSED not in text:
