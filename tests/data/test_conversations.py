@@ -5,8 +5,10 @@ from importlib.resources import files
 
 import pyarrow.parquet
 import pytest
+from datasets import Dataset
 from scripted_model import scripted_tokenizer
 
+from strop.api.inputs import files_of
 from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
 from strop.data.given_answers import encode_answer
@@ -84,16 +86,20 @@ def test_a_message_of_calls_alone_needs_no_content(tmp_path):
     )
 
 
-def test_a_table_adds_nothing_to_calls_and_tools(tmp_path):
+@pytest.mark.parametrize(
+    "given", [None, lambda table: table, lambda table: Dataset.from_list(table.to_pylist())]
+)
+def test_a_table_adds_nothing_to_calls_and_tools(tmp_path, given):
     """Arrow gives every object the keys of all."""
     conversations = [with_call({"a": 1}), with_call({"b": 2})]
     schemas = [{"function": {"name": "add", "parameters": {key: {"type": "integer"}}}}
                for key in ("a", "b")]  # fmt: skip
     rows = [{"prompt": said, "answer": {"x": None, "y": said[0]["content"]}, "tools": [schema]}
             for said, schema in zip(conversations, schemas, strict=True)]  # fmt: skip
-    path = tmp_path / "rows.parquet"
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    found = load_data(path).train
+    path, table = tmp_path / "rows.parquet", pyarrow.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(table, path)
+    (file,) = files_of(given(table), tmp_path / "made.jsonl") if given else (path,)
+    found = load_data(file).train
     assert [row.prompt[1]["tool_calls"] for row in found] == [
         said[1]["tool_calls"] for said in conversations
     ]

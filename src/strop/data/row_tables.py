@@ -51,14 +51,14 @@ class Parquet:
         before = self._ends[piece - 1] if piece else 0
         with _readable(self.name):
             (found,) = self._pieces[piece].slice(row - before, 1).to_pylist()
-        return _unfilled(found)
+        return unfilled(found)
 
     def crc(self) -> int:
         """The checksum of the file."""
         return Content(self.path).crc()
 
 
-def _unfilled(row: Row) -> Row:
+def unfilled(row: Row) -> Row:
     """The row without the keys that a table adds to calls and descriptions of tools: there every
     object of a column has the keys of all, None where it had none.
     """
@@ -146,7 +146,7 @@ class Saved:
 
     def __getitem__(self, row: int) -> Row:
         try:
-            return _unfilled(self.found[row])
+            return unfilled(self.found[row])
         except Exception as error:  # of any type, as in `folder`
             raise UserError(
                 f"{self.name}, row {row + 1}, cannot be read: {type(error).__name__}: {error}"
