@@ -42,9 +42,14 @@ def test_messages_end_where_the_answer_begins(tokenizer):
 
 
 def test_a_template_result_that_is_a_batch_of_one(tokenizer, monkeypatch):
-    plain = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
+    real = tokenizer.apply_chat_template
+    plain = real(CHAT, add_generation_prompt=True, return_dict=False)
     for result in (plain, {"input_ids": plain}, {"input_ids": [plain]}):
-        monkeypatch.setattr(tokenizer, "apply_chat_template", lambda *a, r=result, **k: r)
+
+        def apply(*given, tokenize, result=result, **options):
+            return result if tokenize else real(*given, tokenize=False, **options)
+
+        monkeypatch.setattr(tokenizer, "apply_chat_template", apply)
         ids = encode_prompt(Prompt(0, CHAT, {}), tokenizer)
         assert words(ids) == "user : add two assistant :"
 

@@ -94,6 +94,10 @@ def test_an_assistants_message_is_an_answer(lab, tmp_path):
         ({"prompt": "1+1:", "completion": ""}, "must be text or one message of an assistant"),
         ({"prompt": "1+1:", "completion": 3}, "must be text or one message of an assistant"),
         ({"prompt": "1+1:", "completion": [{"role": "user", "content": "2"}]}, "of an assistant"),
+        (
+            {"prompt": "1+1:", "completion": [{"role": "user", "content": "1+1:"}] * 2},
+            "data.reader=messages reads conversations",
+        ),
         ({"prompt": "1+1:", "completion": "1" * 200}, "tokens long"),
         ({"prompt": "1" * 40, "completion": "1" * 40}, "context has room for"),
     ],

@@ -83,6 +83,15 @@ def test_messages_go_through_the_models_chat_template(folder):
     assert score == pytest.approx(alone(folder, "1:1+2\n1:3\n"), rel=1e-4)
 
 
+def test_instructions_are_put_where_its_template_shows_them(tmp_path):
+    """The policy's template may show a developer's message, and the reward model's none."""
+    template = TEMPLATE.replace("{{ m", "{% if m['role'] != 'developer' %}{{ m", 1)
+    reward = RewardModel(str(save(tmp_path / "model", template.replace("\n{%", "\n{% endif %}{%"))))
+    told = [{"role": "developer", "content": "7"}, {"role": "user", "content": "1+2"}]
+    (score,) = reward([told], [[{"role": "assistant", "content": "3"}]])
+    assert score == pytest.approx(alone(tmp_path / "model", "1:7\n1:1+2\n1:3\n"), rel=1e-4)
+
+
 def test_messages_without_a_template_are_refused(tmp_path):
     reward = RewardModel(str(save(tmp_path / "plain")))
     with pytest.raises(UserError, match="has no chat template"):

@@ -8,7 +8,8 @@ from models import tokenizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from strop.data.encode import encode_answer, encode_prompt
+from strop.data.encode import encode_prompt
+from strop.data.given_answers import encode_answer
 from strop.data.prompts import Prompt
 from strop.engines.open import ENGINES, EngineSettings, settings_of
 from strop.environments.tasks import Task
@@ -94,6 +95,18 @@ def test_messages_are_bounded_by_the_first_of_their_roles(monkeypatch):
     assert found.prompt(prompt("1", "x", "3")) is None
     named = Prompt(0, [{"role": "user", "content": "1", "name": "2"}], {})
     assert found.prompt(named) is None
+
+
+def test_an_answer_behind_messages_is_bounded_with_what_the_template_adds():
+    ours = chatty()
+    ours.chat_template = TEMPLATE.replace("{{ m.content }}", "{{ ':' }}{{ m.content }}")
+    found, chat = Bounds(ours), [{"role": "user", "content": "1+1"}]
+    prompts = [Prompt(0, chat, {"completion": text}) for text in ("2", "345", "6" * 9)]
+    assert found.answer(prompts[0], "completion") is None
+    for prompt, most in zip(prompts[1:], (9, 21), strict=True):
+        assert found.answer(prompt, "completion") == most
+        assert most >= len(encode_answer(prompt, "completion", ours))
+    assert rows.longest_given(ReadAnswers(), prompts, ours, num_ends=1) == 12  # ":666666666", "\n"
 
 
 def test_messages_that_the_template_refuses():

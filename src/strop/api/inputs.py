@@ -19,6 +19,7 @@ from torch import nn
 
 from strop.data.prompt_rows import stride
 from strop.data.read import NAME
+from strop.data.row_tables import unfilled
 from strop.environments.agents import FAMILY as AGENT
 from strop.environments.agents import task_of_function
 from strop.environments.base import JOINED, members_of, task_of_class
@@ -278,9 +279,11 @@ def sources_given(given: Any, path: Path) -> tuple[str, ...]:
 def _rows(given: Any, name: str) -> Iterator[Any]:
     """The rows of a table, frame or iterable. Raises UserError."""
     if hasattr(given, "to_pylist"):
-        yield from given.to_pylist()
+        yield from map(unfilled, given.to_pylist())
     elif hasattr(given, "to_dicts"):
-        yield from given.to_dicts()
+        yield from map(unfilled, given.to_dicts())
+    elif hasattr(given, "save_to_disk") and not isinstance(given, Mapping):
+        yield from map(unfilled, given)
     elif hasattr(given, "iloc") and hasattr(given, "columns"):
         if not given.columns.is_unique:
             raise UserError(f"{name} has two columns of one name: give each its own")

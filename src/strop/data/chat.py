@@ -3,10 +3,12 @@
 import inspect
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from strop.data.encode import with_tools
 from strop.data.instructions import INSTRUCTIONS, placed, takes
 from strop.data.prompts import Prompt
 from strop.data.renderer import ModelRenderer
@@ -53,7 +55,9 @@ class Chat:
             messages = [{"role": "user", "content": messages}]
         if self.system_prompt and messages[0]["role"] not in INSTRUCTIONS:
             messages = [{"role": "system", "content": self.system_prompt}, *messages]
-        return replace(prompt, prompt=placed(messages, tokenizer, self.template))
+        tools = () if "tools" in self.template else self._tools_of(prompt, tokenizer)
+        put = replace(prompt, tools=tools)
+        return replace(put, prompt=placed(messages, tokenizer, with_tools(put, self.template)))
 
     def for_tools(self, tools: ToolSchemas, tokenizer: Any) -> "Chat":
         """Add an environment's tools: the template shows them, where it can, or else `tools_text`
@@ -106,6 +110,17 @@ class Chat:
         if not self.tools or "tools" in self.template:
             return ""
         return described(self.tools) + WRITTEN[self.call_form]
+
+    def _tools_of(self, prompt: Prompt, tokenizer: Any) -> ToolSchemas:
+        """The tools of the prompt's row, as TRL has them: a list of schemas, or its JSON text."""
+        given = prompt.columns.get("tools")
+        if isinstance(given, str) and given.lstrip().startswith("["):
+            with suppress(ValueError):
+                given = json_of(given)
+        if not isinstance(given, list) or not self._shows_tools(tokenizer):
+            return ()
+        are_tools = all(isinstance(each, dict) and "function" in each for each in given)
+        return tuple(given) if are_tools else ()
 
     def _shows_tools(self, tokenizer: Any) -> bool:
         template = str(getattr(tokenizer, "chat_template", None) or "")

@@ -7,13 +7,17 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import TemplateError
-
 from strop.data.prompts import Prompt
+from strop.data.rendering import applied, left_out
 from strop.support.errors import UserError
 from strop.support.unknown_characters import check_characters
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def with_tools(prompt: Prompt, template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of the template, with the tools of the prompt's row."""
+    return {**template, "tools": list(prompt.tools)} if prompt.tools else template
 
 
 def encode_prompt(
@@ -41,9 +45,8 @@ def _check_characters(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any
     ):
         check_characters(tokenizer, text, where)
     if not isinstance(content, str):
-        shown = tokenizer.apply_chat_template(
-            content, add_generation_prompt=True, tokenize=False, **template
-        )
+        template = with_tools(prompt, template)
+        shown = applied(tokenizer, content, template, add_generation_prompt=True, tokenize=False)
         check_characters(tokenizer, shown, f"what the chat template makes of {prompt.name}")
 
 
@@ -72,7 +75,9 @@ def completion_form(prompt: str | list[dict[str, Any]], text: str) -> str | list
 
 
 def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[int]:
-    """Token ids of a prompt, without checks. Raises UserError where the template refuses it."""
+    """Token ids of a prompt, without checks of its characters. Raises UserError where the template
+    refuses a message or leaves it out.
+    """
     if prompt.ids:
         return list(prompt.ids)
     if isinstance(prompt.prompt, str):
@@ -82,51 +87,23 @@ def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[
             f"{prompt.name} is chat messages and the tokenizer has no chat template: give "
             "model.chat_template=FILE, or text in the prompt column"
         )
+    template = with_tools(prompt, template)
     try:
-        ids = tokenizer.apply_chat_template(
-            prompt.prompt, add_generation_prompt=True, tokenize=True, **template
-        )
-    except (TemplateError, TypeError) as error:
+        ids = applied(tokenizer, prompt.prompt, template, add_generation_prompt=True, tokenize=True)
+        unseen = left_out(tokenizer, prompt.prompt, template)
+    except Exception as error:  # a template is a program, which may fail on anything in a row
         raise UserError(
             f"the chat template refuses the messages of {prompt.name}: {error}; give others, or "
             "model.chat_template=FILE"
         ) from error
+    if unseen:
+        raise UserError(
+            f"the chat template leaves out {unseen[0]} of {prompt.name}: write it into a message "
+            "that the template shows, or give model.chat_template=FILE"
+        )
     if isinstance(ids, Mapping) or hasattr(ids, "input_ids"):
         ids = ids["input_ids"]
     ids = list(ids)
     if ids and isinstance(ids[0], (list, tuple)):  # a batch of one
         ids = list(itertools.chain.from_iterable(ids))
     return ids
-
-
-def encode_answer(prompt: Prompt, column: str, tokenizer: Any) -> list[int]:
-    """Token ids of a given answer, without its end; empty when the prompt's row has none.
-
-    Raises UserError when the data have no such column, for an answer that is no text, and for
-    characters that the tokenizer does not know.
-    """
-    if column not in prompt.columns:
-        raise UserError(
-            f"the data have no column {column}: give --data FILE whose rows have a prompt and "
-            f"a {column}"
-        )
-    given = prompt.columns[column]
-    if given is None:
-        return []
-    text = answer_text(given)
-    if not text:
-        raise UserError(
-            f"the {column} of {prompt.name} must be text or one message of an assistant, it "
-            f"is {given!r}"
-        )
-    ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    if tokenizer.unk_token_id in ids:
-        check_characters(tokenizer, text, f"{prompt.name}, column {column},")
-    return ids
-
-
-def answer_text(given: Any) -> str:
-    """The text of a given answer; empty when it is none."""
-    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Mapping):
-        given = given[0].get("content") if given[0].get("role") == "assistant" else None
-    return given if isinstance(given, str) else ""

@@ -14,7 +14,8 @@ class Prompt:
     `uid` belongs to the row of its file or generator: it is stable over a run, does not depend on
     the order of drawing, and never repeats across the splits of a task. `place` names the row for
     people, `column` is the column of the prompt: a text of any other column than `prompt` is to be
-    answered, not continued. ids: its tokens, where they were recorded.
+    answered, not continued. ids: its tokens, where they were recorded. tools: the row's own, which
+    the chat template shows.
     """
 
     uid: int
@@ -23,6 +24,7 @@ class Prompt:
     place: str = ""
     column: str = "prompt"
     ids: tuple[int, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def name(self) -> str:

@@ -51,11 +51,35 @@ class Parquet:
         before = self._ends[piece - 1] if piece else 0
         with _readable(self.name):
             (found,) = self._pieces[piece].slice(row - before, 1).to_pylist()
-        return dict(found)
+        return unfilled(found)
 
     def crc(self) -> int:
         """The checksum of the file."""
         return Content(self.path).crc()
+
+
+def unfilled(row: Row) -> Row:
+    """The row without the keys that a table adds to calls and descriptions of tools: there every
+    object of a column has the keys of all, None where it had none.
+    """
+    return {name: _bare(each) if name == "tools" else _said(each) for name, each in row.items()}
+
+
+def _said(value: Any) -> Any:
+    """The value; messages without such keys in their calls."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        return value
+    if not any(each.get("role") and each.get("tool_calls") for each in value):
+        return value
+    return [{**each, "tool_calls": _bare(each.get("tool_calls"))} for each in value]
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_bare(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _bare(each) for name, each in value.items() if each is not None}
+    return value
 
 
 @contextmanager
@@ -122,7 +146,7 @@ class Saved:
 
     def __getitem__(self, row: int) -> Row:
         try:
-            return dict(self.found[row])
+            return unfilled(self.found[row])
         except Exception as error:  # of any type, as in `folder`
             raise UserError(
                 f"{self.name}, row {row + 1}, cannot be read: {type(error).__name__}: {error}"

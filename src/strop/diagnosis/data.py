@@ -33,6 +33,7 @@ def ingredients(settings: Any, tokenizer: Any) -> Ingredients:
 
     With a tokenizer, the prompts are in the form in which its model will see them.
     """
+    from strop.data.chat import PLAIN
     from strop.environments.data_files import load_data
     from strop.environments.tasks import load_task
     from strop.rewards.source import RewardSpec, reward_name
@@ -46,12 +47,14 @@ def ingredients(settings: Any, tokenizer: Any) -> Ingredients:
     else:
         task = load_task(data.task, num_train=data.train_size or None,
                          config=data.task_config)  # fmt: skip
+    chat = PLAIN
     if tokenizer is not None:
-        task = put(task, tokenizer, chat_of(data, task, tokenizer))
+        chat = chat_of(data, task, tokenizer)
+        task = put(task, tokenizer, chat)
     rewards = tuple(RewardSpec(reward_name(s), s) for s in reward.functions) or task.rewards
     longest = kept = 0
     for part in (each.rollout.part for each in settings.build().algorithms):
-        given = None if tokenizer is None else longest_given(part, task.train, tokenizer, 1)
+        given = None if tokenizer is None else longest_given(part, task.train, tokenizer, 1, chat)
         tokens = new_tokens(part, task, given)[1]
         longest, kept = max(longest, tokens), max(kept, tokens if given is None else 1)
     return Ingredients(task.name, task.train, longest, kept, rewards)

@@ -195,11 +195,12 @@ def checked_prompt(prompt: Any, where: str) -> str | list[dict[str, Any]]:
 def _checked_message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise UserError(f"{where} is {type(message).__name__}, not an object with role and content")
+    calls_a_tool = message.get("tool_calls") is not None
+    message = {"content": None, **message} if calls_a_tool else message
     for key in ("role", "content"):
         if key not in message:
             keys = ", ".join(map(str, message)) or "none"
             raise UserError(f"{where} has no {key!r}; its keys are {keys}: add it")
-    calls_a_tool = message.get("tool_calls") is not None
     if not isinstance(message["role"], str) or not (
         isinstance(message["content"], str) or (calls_a_tool and message["content"] is None)
     ):

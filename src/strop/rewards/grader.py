@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.data.encode import answer_text, completion_form
+from strop.data.encode import completion_form
+from strop.data.given_answers import answer_text
 from strop.rewards.answers import REFERENCES, references
 from strop.rewards.grader_process import NotStarted, WorkerDied, WorkerProcess
 from strop.rewards.scored import Rollouts, numbers_of

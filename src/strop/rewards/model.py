@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from strop.data.instructions import placed
+from strop.data.rendering import applied
 from strop.rewards.answers import text_of
 from strop.rewards.scored import Unscored
 from strop.support import hub
@@ -114,7 +116,8 @@ class RewardModel:
                 f"the prompts are messages and the reward model {self.place} has no chat template: "
                 "give prompts as text, or another model"
             )
-        return self.tokenizer.apply_chat_template([*prompt, *completion], tokenize=False)
+        messages = [*placed(list(prompt), self.tokenizer, {}), *completion]
+        return str(applied(self.tokenizer, messages, {}, tokenize=False))
 
     @torch.inference_mode()
     def _logits(self, rows: list[list[int]]) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -89,16 +88,10 @@ class Prompts:
             return tuple(encode_prompt(made, self.tokenizer, template))
         except UserError as error:
             raise refuse(str(error)) from error
-        except Exception as error:
-            if isinstance(prompt, str):
-                raise
-            # A template is a program, which may fail on anything that a client sends.
-            why = f"{type(error).__name__}: {error}"
-            raise refuse(f"the chat template fails on these messages: {why}", "messages") from error
 
 
 def _message(given: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """Convert a message for templates: its content to text, arguments of tool calls to objects."""
+    """Convert a message for templates: its content to text."""
     where = f"messages[{place}]"
     role = given.get("role")
     if role not in ROLES:
@@ -125,18 +118,11 @@ def _content(content: Any, where: str, may_lack: bool) -> str:
 
 
 def _call(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A tool call of an earlier answer; OpenAI writes its arguments as text, templates as JSON."""
+    """A tool call of an earlier answer."""
     function = given.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise refuse(f"{where}.tool_calls has a call without the name of its function", where)
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            read = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            read = arguments
-        arguments = read if isinstance(read, dict) else arguments
-    return {**given, "type": "function", "function": {**function, "arguments": arguments}}
+    return {**given, "type": "function"}
 
 
 def _list(given: Any, name: str) -> list[Mapping[str, Any]]:

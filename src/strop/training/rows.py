@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from strop.data.chat import Chat
-from strop.data.encode import encode_answer
+from strop.data.chat import PLAIN, Chat
+from strop.data.given_answers import encode_answer
 from strop.data.prompt_rows import each, looked_at, those
 from strop.data.prompts import MAX_SPLIT_ROWS, Prompt
 from strop.environments.tasks import Task
@@ -63,22 +63,24 @@ def validated(config: RunConfig, task: Task) -> Iterator[Prompt]:
 
 
 def longest_given(
-    rollout: Any, prompts: Iterable[Prompt], tokenizer: Any, num_ends: int
-) -> int | None:
+    rollout: Any, prompts: Iterable[Prompt], tokenizer: Any, num_ends: int, chat: Chat = PLAIN,
+    stops: Sequence[int] = (),
+) -> int | None:  # fmt: skip
     """Tokens of the longest answer in the data, with `num_ends` at its end; None where answers are
-    sampled.
+    sampled. chat: what puts the prompts to the model. stops: tokens that end an answer.
     """
     columns = rollout.given
     if not columns:
         return None
     if rollout.max_tokens or rollout.needs_traces:  # traces: the task gives the length
         return 0
-    longest, bounds = 0, Bounds(tokenizer)
-    for prompt in prompts:
+    longest, bounds = 0, Bounds(tokenizer, chat.template)
+    for prompt in (chat.put(given, tokenizer) for given in prompts):
         for column in columns:
             most = bounds.answer(prompt, column)
             if most is None or most > longest:
-                longest = max(longest, len(encode_answer(prompt, column, tokenizer)))
+                ids = encode_answer(prompt, column, tokenizer, chat.template, stops)
+                longest = max(longest, len(ids) - (bool(ids) and ids[-1] in stops))
     return longest + num_ends
 
 

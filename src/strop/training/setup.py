@@ -295,7 +295,10 @@ def make_world(
 
 def _longest_given(config: RunConfig, task: Task, loaded: Loaded, rollout: Any) -> int | None:
     prompts = itertools.chain(task.train, rows.validated(config, task))
-    return rows.longest_given(rollout, prompts, loaded.tokenizer, len(loaded.end_ids))
+    chat = rows.chat_of(config.data, task, loaded.tokenizer)
+    return rows.longest_given(
+        rollout, prompts, loaded.tokenizer, len(loaded.end_ids), chat, loaded.stop_ids
+    )
 
 
 def _limits(

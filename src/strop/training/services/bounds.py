@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from strop.data.encode import answer_text, ids_of
+from strop.data.encode import ids_of
+from strop.data.given_answers import CLOSED, answer_text, encode_answer
 from strop.data.prompts import Prompt
 
 BY_CHARACTERS = ("BPE", "Unigram")  # tokenizers that can write a word if they know its characters
@@ -61,6 +62,8 @@ class Bounds:
         if isinstance(content, str):
             most = self.text(content)
             return None if most is None else most + self.added
+        if prompt.tools:
+            return None
         total = 0
         for message in content:
             most = self.text(message["content"] or "") if len(message) == 2 else None
@@ -75,9 +78,27 @@ class Bounds:
         return None
 
     def answer(self, prompt: Prompt, column: str) -> int | None:
-        """Most tokens of a given answer; None also where there is none."""
-        most = self.text(answer_text(prompt.columns.get(column)))
-        return None if most is None else most + 1
+        """Most tokens of a given answer; None also where there is none. Raises UserError.
+
+        Behind messages the first of each order of roles goes through the template.
+        """
+        given = prompt.columns.get(column)
+        text = answer_text(given)
+        if isinstance(given, list) and text and len(given[0]) > 2:
+            return None
+        most = self.text(text)
+        if most is None:
+            return None
+        if isinstance(prompt.prompt, str) or prompt.ids:
+            return most + 1
+        thinks, known = CLOSED in text, text.strip()[:1]
+        frame = (*(message["role"] for message in prompt.prompt), "answer", str(thinks))
+        if frame in self._frames:
+            return self._frames[frame] + REPEATS * most
+        if known:
+            bare = replace(prompt, columns={column: known + (CLOSED + known) * thinks})
+            self._frames[frame] = len(encode_answer(bare, column, self.tokenizer, self.template))
+        return None
 
 
 def _goes_by_characters(tokenizer: Any) -> bool:

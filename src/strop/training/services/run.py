@@ -580,7 +580,7 @@ def serve(
     chat: how the tokenizer's chat template is used.
     """
     log, scoring = RunLog(), RunScoring(limits)
-    texts = RunTexts(task, tokenizer, limits, end_ids, chat)
+    texts = RunTexts(task, tokenizer, limits, end_ids, chat, stop_ids=stop_ids)
     live = RunLive(task.live, texts, lambda: log.step)
     if task.live is not None:
         texts.posted = live.prompt

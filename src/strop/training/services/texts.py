@@ -14,7 +14,8 @@ import torch
 
 from strop.batch.batch import Batch
 from strop.data.chat import PLAIN, Chat
-from strop.data.encode import encode_answer, encode_prompt, encode_reworded
+from strop.data.encode import encode_prompt, encode_reworded
+from strop.data.given_answers import encode_answer
 from strop.data.prompt_rows import PromptRows
 from strop.data.prompts import MAX_SPLIT_ROWS, Prompt
 from strop.environments.tasks import Task
@@ -147,7 +148,8 @@ class Lately(Generic[K, V]):
 class RunTexts:
     """The task's prompts under a tokenizer. Prompts are tokenised when they are requested.
 
-    end_ids: the tokens appended to a given answer. chat: how the tokenizer's template is used.
+    end_ids: the tokens appended to a given answer that does not end in one of `stop_ids` itself.
+    chat: how the tokenizer's template is used.
     """
 
     task: Task
@@ -156,6 +158,7 @@ class RunTexts:
     end_ids: tuple[int, ...] = ()
     chat: Chat = PLAIN
     posted: Callable[[int], Prompt] | None = None  # the prompt of a posted task, by its uid
+    stop_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.tokenizer, self.chat.template)
@@ -279,17 +282,20 @@ class RunTexts:
         Empty when the prompt's row has none. Raises UserError when the data have no such column,
         and for an answer that is no text or longer than an answer may be.
         """
-        ids = tuple(encode_answer(self.prompt(uid), column, self.tokenizer))
+        stops = {*self.stop_ids, *self.end_ids}
+        template = self.chat.template
+        ids = tuple(encode_answer(self.prompt(uid), column, self.tokenizer, template, stops))
         if not ids:
             return ()
-        size, most = len(ids) + len(self.end_ids), self.limits.answer_tokens
+        ids, ends = (ids[:-1], ids[-1:]) if ids[-1] in stops else (ids, self.end_ids)
+        size, most = len(ids) + len(ends), self.limits.answer_tokens
         if size > most:
             raise TooLong(
                 f"the {column} of {self.prompt(uid).name} is {size} tokens long, the limit is "
                 f"{most}: raise rollout.max_tokens, shorten or remove it, or leave out all such "
                 "rows with data.overlong=drop"
             )
-        return (*ids, *self.end_ids) if end else ids
+        return (*ids, *ends) if end else ids
 
     def recorded(self, uid: int) -> tuple[Rollout, ...]:
         """The recorded rollouts of a prompt. Raises UserError where there are none."""
