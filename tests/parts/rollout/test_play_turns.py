@@ -335,7 +335,8 @@ def test_observations_in_a_chat():
 
 
 def test_unknown_characters_are_refused():
-    with pytest.raises(UserError, match=r"'a', 'b', 'c' in '1a2bc'; it knows .*style: compact"):
+    advice = r"'a', 'b', 'c' in '1a2bc'; it knows .*most built-in environments do .*style: compact"
+    with pytest.raises(UserError, match=advice):
         known_ids(tokenizer(), "1a2bc")
 
 

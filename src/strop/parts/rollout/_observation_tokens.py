@@ -67,6 +67,6 @@ def known_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
     """The text's own tokens. Raises UserError for characters that the tokenizer does not know."""
     ids: Sequence[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     if tokenizer.unk_token_id in ids:
-        compact = "a built-in environment does with data.task_config={style: compact}"
+        compact = "most built-in environments do with data.task_config={style: compact}"
         check_characters(tokenizer, text, "a text of an episode", compact)
     return tuple(ids)
