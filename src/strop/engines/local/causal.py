@@ -42,7 +42,7 @@ PASS, PASS_ELSEWHERE = 64, 512
 MOST, MOST_ELSEWHERE = 2048, 8192
 PLACE = "_name_or_path"  # the path of a model in its configuration
 # Exceptions that models raise for arguments that they do not take.
-REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
+REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, AssertionError)
 
 
 # From some tokens to the logits that are compared with those of a plain forward pass.
