@@ -77,7 +77,7 @@ def longest_given(
     longest, bounds = 0, Bounds(tokenizer, chat.template)
     for prompt in (chat.put(given, tokenizer) for given in prompts):
         for column in columns:
-            most = bounds.answer(prompt, column)
+            most = bounds.answer(prompt, column, longest)
             if most is None or most > longest:
                 ids = encode_answer(prompt, column, tokenizer, chat.template, stops)
                 longest = max(longest, len(ids) - (bool(ids) and ids[-1] in stops))
@@ -213,8 +213,9 @@ def surely_fits(services: RunServices, rollout: Any, prompt: Prompt) -> bool:
         return False
     end = len(services.texts.end_ids)
     for column in rollout.given:
-        answer = bounds.answer(prompt, column)
-        if answer is None or answer + end > min(limits.answer_tokens, limits.context_tokens - most):
+        room = min(limits.answer_tokens, limits.context_tokens - most) - end
+        answer = bounds.answer(prompt, column, room)
+        if answer is None or answer > room:
             return False
     return True
 

@@ -17,6 +17,7 @@ from strop.data.prompts import Prompt
 BY_CHARACTERS = ("BPE", "Unigram")  # tokenizers that can write a word if they know its characters
 MOST_A_BYTE = 11  # tokens that a byte of UTF-8 can become under Unicode's normal forms
 REPEATS = 2  # how often a chat template may repeat a message's content
+JOINTS = 16  # most tokens by which a text in a template differs from the text alone
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Bounds:
     _plain: set[str] = field(default_factory=set)  # characters that become one or more tokens
     _other: set[str] = field(default_factory=set)  # unknown characters, and those without tokens
     _frames: dict[tuple[str, ...], int] = field(default_factory=dict)  # template's tokens, by roles
+    # of answers: the template's tokens, and how often it repeats one
+    _answers: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.of_use = _goes_by_characters(self.tokenizer)
@@ -77,28 +80,37 @@ class Bounds:
         self._frames[roles] = len(ids_of(bare, self.tokenizer, self.template))
         return None
 
-    def answer(self, prompt: Prompt, column: str) -> int | None:
+    def answer(self, prompt: Prompt, column: str, enough: int = 0) -> int | None:
         """Most tokens of a given answer; None also where there is none. Raises UserError.
 
-        Behind messages the first of each order of roles goes through the template.
+        Behind messages the first of each order of roles goes through the template. enough: a bound
+        above it is made tighter, with the tokens of the answer alone.
         """
         given = prompt.columns.get(column)
         text = answer_text(given)
         if isinstance(given, list) and text and len(given[0]) > 2:
             return None
         most = self.text(text)
-        if most is None:
+        if most is None or isinstance(prompt.prompt, str) or prompt.ids:
+            return None if most is None else most + 1
+        roles = (*(message["role"] for message in prompt.prompt), str(CLOSED in text))
+        if roles not in self._answers:
+            self._look_at(prompt, column, text, roles)
             return None
-        if isinstance(prompt.prompt, str) or prompt.ids:
-            return most + 1
-        thinks, known = CLOSED in text, text.strip()[:1]
-        frame = (*(message["role"] for message in prompt.prompt), "answer", str(thinks))
-        if frame in self._frames:
-            return self._frames[frame] + REPEATS * most
-        if known:
-            bare = replace(prompt, columns={column: known + (CLOSED + known) * thinks})
-            self._frames[frame] = len(encode_answer(bare, column, self.tokenizer, self.template))
-        return None
+        frame, repeats = self._answers[roles]
+        if frame + repeats * most > enough:
+            tokens = len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            most = min(most, tokens + JOINTS)
+        return frame + repeats * most
+
+    def _look_at(self, prompt: Prompt, column: str, text: str, roles: tuple[str, ...]) -> None:
+        """Note what the template makes of this answer, and of one of a single character."""
+        if not (known := text.strip()[:1]):
+            return
+        shown = self.tokenizer.decode(encode_answer(prompt, column, self.tokenizer, self.template))
+        bare = replace(prompt, columns={column: known + (CLOSED + known) * (CLOSED in text)})
+        frame = len(encode_answer(bare, column, self.tokenizer, self.template))
+        self._answers[roles] = frame, shown.count(text.strip()) or REPEATS
 
 
 def _goes_by_characters(tokenizer: Any) -> bool:
