@@ -6,14 +6,11 @@ only a row that goes on from exactly there may copy it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import cache_utils
-
-if TYPE_CHECKING:
-    from strop.engines.local.cache import SlotCache
 
 # Both are missing in older versions of transformers, where no such model is driven.
 KINDS = getattr(cache_utils, "DYNAMIC_LAYER_TYPE_MAPPING", {})
@@ -29,7 +26,8 @@ def kept_by(kind: str) -> bool:
 
 
 class StateLayer(Base):  # type: ignore[misc]
-    """The states of one layer, [lines, ...] each: `conv` of its convolution, `recurrent`.
+    """The states of one layer of a `SlotCache`, [lines, ...] each: `conv` of its convolution, and
+    `recurrent`.
 
     Within a pass `conv_states` and `recurrent_states` have those of the rows of the pass, in which
     models also write; `close` brings them back where they are copies.
@@ -37,7 +35,7 @@ class StateLayer(Base):  # type: ignore[misc]
 
     is_sliding = False
 
-    def __init__(self, cache: SlotCache) -> None:
+    def __init__(self, cache: Any) -> None:
         super().__init__()
         self.cache = cache
         self.is_initialized = False
