@@ -15,8 +15,6 @@ from transformers import cache_utils
 # Both are missing in older versions of transformers, where no such model is driven.
 KINDS = getattr(cache_utils, "DYNAMIC_LAYER_TYPE_MAPPING", {})
 Base: Any = getattr(cache_utils, "LinearAttentionCacheLayerMixin", cache_utils.CacheLayerMixin)
-
-
 FEED_FORWARD = ("mlp", "moe")  # layers that keep nothing, where each layer is of one kind
 
 
