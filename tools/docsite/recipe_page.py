@@ -180,7 +180,7 @@ def _atlas() -> dict[str, list[str]]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("## "):
             regime = line[3:]
-        elif regime in write_atlas.REGIMES and line.startswith("| `"):
+        elif len(cells) == len(write_atlas.HEAD) and cells[0].startswith("`"):
             of = dict(zip(write_atlas.HEAD, cells, strict=True))
             said = "" if of["verdict"] == "-" else f", {of['verdict']}"
             found.setdefault(of["recipe"].strip("`"), []).append(
