@@ -5,7 +5,7 @@
 A family counts as driven if the log-probabilities of all tokens of nine requests of different
 lengths, drawn in four slots, are those of a plain forward pass within 1e-3 nats, in float32. The
 models have four layers of width 16 and otherwise the defaults of their configuration; families
-whose defaults make no such model are named. The output is Markdown, in four minutes.
+whose defaults make no such model are named. The output is Markdown, in two minutes.
 """
 
 import argparse

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from jinja2 import TemplateError
+
 Message = Mapping[str, Any]
 
 
@@ -20,7 +22,7 @@ def applied(
     read = [_with_objects(each) for each in given]
     try:
         return tokenizer.apply_chat_template(read, **options, **template)
-    except Exception:
+    except (TemplateError, TypeError):  # such as text + object, where a template wants text
         if read == given:
             raise
     return tokenizer.apply_chat_template(given, **options, **template)
