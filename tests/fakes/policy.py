@@ -82,10 +82,10 @@ def served(
     backend: Any, chat: Chat | None = None, template: str = TEMPLATE, **options: Any
 ) -> Iterator[PolicyServer]:
     """A server of the backend, under the name `policy`."""
-    tokenizer = by_bytes(template)
+    given = {"max_model_len": CONTEXT, **options}
     with PolicyServer(
-        tokenizer, chat or Chat(), backend, model="policy", max_model_len=CONTEXT, **options
-    ) as server:
+        by_bytes(template), chat or Chat(), backend, model="policy", **given
+    ) as server:  # fmt: skip
         yield server
 
 

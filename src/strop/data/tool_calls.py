@@ -104,6 +104,18 @@ def spoken(text: str) -> str:
     return THOUGHT.sub("", text)
 
 
+def parted(text: str, begun: bool = False) -> tuple[str, str]:
+    """The thought with which an answer begins, and the rest. begun: its prompt opens the thought,
+    which then ends with the answer where nothing closes it.
+    """
+    text = text.lstrip()
+    found = THOUGHT.match(text)
+    if found is None:
+        return (text.rstrip(), "") if begun else ("", text)
+    thought = found[0].removeprefix("<think>").removesuffix("</think>")
+    return thought.strip(), text[found.end() :].lstrip()
+
+
 def thought_of(text: str) -> str:
     """The model's last finished thought; empty where it finished none."""
     thought, ended, _ = text.rpartition("</think>")

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.data.tool_calls import IN_TAGS, TAGGED, THOUGHT, ParsedCall, functions_of, read_action
+from strop.data.tool_calls import (
+    IN_TAGS,
+    TAGGED,
+    THOUGHT,
+    ParsedCall,
+    functions_of,
+    parted,
+    read_action,
+)
 from strop.serving.fields import refuse
 from strop.serving.protocol import ModelAnswer, ModelCall
 from strop.serving.reading import Wanted
 
 NO_LOGPROBS = "this policy does not tell log-probabilities: leave logprobs out"
 THOUGHT_OR_CALL = re.compile(f"{THOUGHT.pattern}|{TAGGED.pattern}", re.DOTALL)
-Decode = Callable[[Sequence[int]], str]
+END = 16  # tokens of a prompt, enough for a tag and blanks that open a thought
 
 
 @dataclass(frozen=True)
 class Generated:
-    """An answer as a client reads it."""
+    """An answer as a client reads it. thoughts: where the client wants them beside the text."""
 
     answer: ModelAnswer
     text: str
     finish_reason: str
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    thoughts: str = ""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the answer has text, or nothing else either."""
+        return bool(self.text or not (self.tool_calls or self.thoughts))
 
 
 @dataclass(frozen=True)
@@ -116,6 +130,8 @@ class CallResponse:
         message: dict[str, Any] = {"role": "assistant", "content": generated.text}
         if generated.tool_calls:
             message |= {"content": generated.text or None, "tool_calls": generated.tool_calls}
+        if generated.thoughts:
+            message["reasoning_content"] = generated.thoughts
         return {"index": number, "message": message, **self._ended(generated)}
 
     def _text_choice(self, number: int, generated: Generated) -> dict[str, Any]:
@@ -131,7 +147,8 @@ class CallResponse:
     def _chat_pieces(self, generated: Generated) -> Iterator[dict[str, Any]]:
         rest = {"logprobs": None, "finish_reason": None}
         yield {"delta": {"role": "assistant", "content": ""}, **rest}
-        delta: dict[str, Any] = {"content": generated.text} if generated.text else {}
+        said = {"reasoning_content": generated.thoughts, "content": generated.text}
+        delta: dict[str, Any] = {name: text for name, text in said.items() if text}
         if generated.tool_calls:
             delta["tool_calls"] = [
                 {"index": n, **call} for n, call in enumerate(generated.tool_calls)
@@ -220,11 +237,14 @@ def _read(wanted: Wanted, answer: ModelAnswer, tokenizer: Any, number: int, form
     call = wanted.call
     if call.route == "generate":
         return Generated(answer, "", answer.ended)
-    text = _text(wanted, answer, tokenizer)
-    if not wanted.tools:
-        return Generated(answer, text, answer.ended)
-    text, calls = read_tool_calls(text, f"call_{call.id}_{number}", form, call.tools)
-    return Generated(answer, text, "tool_calls" if calls else answer.ended, calls)
+    text, thoughts = _text(wanted, answer, tokenizer), ""
+    if wanted.thoughts:
+        before = tokenizer.decode(list(call.prompt_ids[-END:]))
+        thoughts, text = parted(text, begun=before.rstrip().endswith("<think>"))
+    calls: list[dict[str, Any]] = []
+    if wanted.tools:
+        text, calls = read_tool_calls(text, f"call_{call.id}_{number}", form, call.tools)
+    return Generated(answer, text, "tool_calls" if calls else answer.ended, calls, thoughts)
 
 
 def _text(wanted: Wanted, answer: ModelAnswer, tokenizer: Any) -> str:

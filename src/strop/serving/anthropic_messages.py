@@ -10,6 +10,7 @@ from strop.serving.answers import CallResponse
 from strop.serving.fields import Fields, refuse, texts_of, tool_of
 
 SAME = ("model", "temperature", "top_p", "top_k", "seed", "stream")
+SIGNATURE = "strop"  # clients send a thought back only with one
 NO_THREAD = "thread_unsupported_request"
 
 
@@ -37,10 +38,19 @@ def chat_body(given: Any) -> dict[str, Any]:
     choice.end(ignored=("disable_parallel_tool_use",))
     form = Fields(fields.take("output_config") or {}, "output_config.")
     form.end(ignored=("effort",))  # templates have other words for it
+    thoughts = Fields(fields.take("thinking") or {"type": "disabled"}, "thinking.")
+    if (thinks := thoughts.take("type")) not in ("enabled", "adaptive", "disabled"):
+        raise thoughts.wrong("type", "enabled, adaptive or disabled")
+    thoughts.end(ignored=("budget_tokens", "display"))
+    context = Fields(fields.take("context_management") or {}, "context_management.")
+    if any(each.get("keep") != "all" for each in context.objects("edits")):
+        raise context.wrong("edits", 'only one with "keep": "all": nothing is cleared here')
+    context.end()
     body = {
         "messages": [*head, *messages],
         "tools": [tool_of(each, "custom", "input_schema") for each in fields.objects("tools")],
         "tool_choice": kind,
+        "separate_reasoning": thinks != "disabled",
         "max_tokens": fields.whole("max_tokens", 1),
         "stop": list(fields.texts("stop_sequences")),
         **{name: fields.take(name) for name in SAME},
@@ -56,7 +66,7 @@ def _messages(given: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
     if not isinstance(blocks, list) or not all(isinstance(each, dict) for each in blocks):
         raise refuse(f"{where}.content must be text or a list of objects", where)
     said: list[Mapping[str, Any]] = []
-    calls = []
+    calls, thoughts = [], list[str]()
     for block in blocks:
         if block.get("type") == "tool_result" and role == "user":
             if said:
@@ -70,12 +80,14 @@ def _messages(given: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
                 "arguments": _arguments(block.get("input"), where),
             }
             calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif block.get("type") == "thinking" and role == "assistant":
+            thoughts.append(texts_of(block.get("thinking"), f"{where}.thinking"))
         else:
             said.append(block)
-    if calls:
-        yield {"role": role, "content": texts_of(said, where), "tool_calls": calls}
-    elif said or not blocks:
-        yield {"role": role, "content": texts_of(said, where)}
+    more = {"tool_calls": calls, "reasoning_content": "\n".join(thoughts)}
+    more = {name: value for name, value in more.items() if value}
+    if said or more or not blocks:
+        yield {"role": role, "content": texts_of(said, where), **more}
 
 
 def _arguments(given: Any, where: str) -> str:
@@ -114,9 +126,11 @@ def body(response: CallResponse) -> dict[str, Any]:
 
 
 def _blocks(response: CallResponse) -> Iterator[dict[str, Any]]:
-    """The answer's text, if any, and its calls of tools."""
+    """The answer's thoughts and text, if any, and its calls of tools."""
     (generated,) = response.generated
-    if generated.text or not generated.tool_calls:
+    if generated.thoughts:
+        yield {"type": "thinking", "thinking": generated.thoughts, "signature": SIGNATURE}
+    if generated.speaks:
         yield {"type": "text", "text": generated.text}
     for each in generated.tool_calls:
         function = each["function"]
@@ -134,13 +148,18 @@ def events(response: CallResponse) -> Iterator[dict[str, Any]]:
     for index, block in enumerate(whole["content"]):
         if block["type"] == "text":
             empty = {**block, "text": ""}
-            delta = {"type": "text_delta", "text": block["text"]}
+            deltas = [{"type": "text_delta", "text": block["text"]}]
+        elif block["type"] == "thinking":
+            empty = {**block, "thinking": "", "signature": ""}
+            deltas = [{"type": f"{name}_delta", name: block[name]}
+                      for name in ("thinking", "signature")]  # fmt: skip
         else:
             empty = {**block, "input": {}}
             given = json.dumps(block["input"], ensure_ascii=False)
-            delta = {"type": "input_json_delta", "partial_json": given}
+            deltas = [{"type": "input_json_delta", "partial_json": given}]
         yield {"type": "content_block_start", "index": index, "content_block": empty}
-        yield {"type": "content_block_delta", "index": index, "delta": delta}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     yield {"type": "message_delta", "delta": end, "usage": whole["usage"]}
     yield {"type": "message_stop"}

@@ -78,7 +78,13 @@ HARMLESS = frozenset(
      "spaces_between_special_tokens", "speed", "store", "user", "user_profile_id",
      "verbosity", "vllm_xargs", "workspace_id"}
 )  # fmt: skip
-TEXTS = ("text", "input_text", "output_text")  # the types of parts that have a text
+TEXTS = (
+    "text",
+    "input_text",
+    "output_text",
+    "reasoning_text",
+    "summary_text",
+)  # the types of parts that have a text
 MOST_ANSWERS = 1024  # of one call
 BITS = 63  # of a seed
 

@@ -5,7 +5,7 @@ Nothing is kept between calls, so every call brings its whole input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from strop.serving.answers import CallResponse
@@ -31,6 +31,7 @@ def chat_body(given: Any) -> dict[str, Any]:
         "tools": [tool_of(each, "function", "parameters") for each in fields.objects("tools")],
         "max_tokens": fields.whole("max_output_tokens", 1),
         "reasoning_effort": effort,
+        "separate_reasoning": fields.given.get("reasoning") is not None,
         **{name: fields.take(name) for name in SAME},
     }
     form.end()
@@ -49,7 +50,13 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
         where, kind = f"input[{place}]", item.get("type", "message")
         if kind == "message":
             content = texts_of(item.get("content"), f"{where}.content")
-            found.append({"role": item.get("role"), "content": content})
+            message = {"role": item.get("role"), "content": content}
+            if _only_thinks(found) and message["role"] == "assistant":
+                message = {**found.pop(), **message}
+            found.append(message)
+        elif kind == "reasoning":
+            text = _thoughts(item, where)
+            found.append({"role": "assistant", "content": None, "reasoning_content": text})
         elif kind == "function_call":
             if not found or found[-1]["role"] != "assistant":
                 found.append({"role": "assistant", "content": None})
@@ -61,10 +68,24 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": said})
         else:
             raise refuse(
-                f"{where}.type is {kind!r}: give message, function_call or function_call_output",
+                f"{where}.type is {kind!r}: give message, reasoning, function_call or "
+                "function_call_output",
                 where,
             )
     return found
+
+
+def _only_thinks(found: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the last message is the thoughts of an answer that goes on."""
+    return bool(found) and found[-1]["content"] is None and "tool_calls" not in found[-1]
+
+
+def _thoughts(item: Mapping[str, Any], where: str) -> str:
+    """The text of a reasoning item, or its summary where it has none."""
+    parts = item.get("content") or item.get("summary")
+    if not parts and item.get("encrypted_content"):
+        raise refuse(f"{where} has encrypted thoughts, which only their server reads", where)
+    return texts_of(parts or [], where)
 
 
 def body(response: CallResponse) -> dict[str, Any]:
@@ -104,9 +125,17 @@ def body(response: CallResponse) -> dict[str, Any]:
 
 
 def _items(response: CallResponse) -> Iterator[dict[str, Any]]:
-    """The answer's text, if any, and its calls of tools."""
+    """The answer's thoughts and text, if any, and its calls of tools."""
     (generated,) = response.generated
-    if generated.text or not generated.tool_calls:
+    if generated.thoughts:
+        yield {
+            "id": f"rs_{response.wanted.call.id}",
+            "type": "reasoning",
+            "status": "completed" if generated.speaks or generated.tool_calls else "incomplete",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": generated.thoughts}],
+        }
+    if generated.speaks:
         part = {"type": "output_text", "text": generated.text, "annotations": [], "logprobs": []}
         yield {
             "id": f"msg_{response.wanted.call.id}",
@@ -137,20 +166,21 @@ def _events(whole: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, {"response": {**whole, **begun, "status": "in_progress", "output": []}}
     for index, item in enumerate(whole["output"]):
         at = {"item_id": item["id"], "output_index": index}
-        said = item["type"] == "message"
+        called = item["type"] == "function_call"
         added = {**item, "status": "in_progress"}
-        added["content" if said else "arguments"] = [] if said else ""
+        added["arguments" if called else "content"] = "" if called else []
         yield "output_item.added", {"output_index": index, "item": added}
-        if said:
-            (part,) = item["content"]
-            at["content_index"] = 0
-            yield "content_part.added", {**at, "part": {**part, "text": ""}}
-            yield "output_text.delta", {**at, "delta": part["text"], "logprobs": []}
-            yield "output_text.done", {**at, "text": part["text"], "logprobs": []}
-            yield "content_part.done", {**at, "part": part}
-        else:
+        if called:
             named = {"name": item["name"], "arguments": item["arguments"]}
             yield "function_call_arguments.delta", {**at, "delta": item["arguments"]}
             yield "function_call_arguments.done", {**at, **named}
+        else:
+            (part,) = item["content"]
+            at |= {"content_index": 0}
+            more = {name: part[name] for name in ("logprobs",) if name in part}
+            yield "content_part.added", {**at, "part": {**part, "text": ""}}
+            yield f"{part['type']}.delta", {**at, "delta": part["text"], **more}
+            yield f"{part['type']}.done", {**at, "text": part["text"], **more}
+            yield "content_part.done", {**at, "part": part}
         yield "output_item.done", {"output_index": index, "item": item}
     yield whole["status"], {"response": whole}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strop.data.chat import Chat, why_not_for_template
 from strop.data.encode import encode_prompt
+from strop.data.given_answers import THOUGHTS
 from strop.data.prompts import Prompt
 from strop.data.tool_calls import form_of
 from strop.serving.fields import refuse
@@ -33,8 +35,11 @@ class Prompts:
     def call_form(self) -> str:
         """The form in which the model calls tools: that of the run, or of its chat template."""
         given = self.chat.call_form
-        template = str(getattr(self.tokenizer, "chat_template", None) or "")
-        return (form_of(template) or "hermes") if given == "auto" else given
+        return (form_of(self._template) or "hermes") if given == "auto" else given
+
+    @property
+    def _template(self) -> str:
+        return str(getattr(self.tokenizer, "chat_template", None) or "")
 
     def of_text(self, text: str) -> tuple[int, ...]:
         """The ids of a text."""
@@ -49,7 +54,8 @@ class Prompts:
         """The ids of messages; more: further arguments of the template from the client."""
         if not messages:
             raise refuse("messages is empty: give at least one message", "messages")
-        checked = [_message(each, place) for place, each in enumerate(messages)]
+        read = next((n for n in THOUGHTS if re.search(rf"\b{n}\b", self._template)), "")
+        checked = [_message(each, place, read) for place, each in enumerate(messages)]
         if not self.chat.speaks(self.tokenizer):
             return self._joined(checked, bool(tools), more)
         if "tools" in more:
@@ -90,19 +96,34 @@ class Prompts:
             raise refuse(str(error)) from error
 
 
-def _message(given: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """Convert a message for templates: its content to text."""
+def _message(given: Mapping[str, Any], place: int, thought: str) -> dict[str, Any]:
+    """Convert a message for templates: its content to text, and its thoughts to the field of the
+    name `thought`; without a name they become the beginning of the content, in tags.
+    """
     where = f"messages[{place}]"
     role = given.get("role")
     if role not in ROLES:
         raise refuse(f"{where}.role is {role!r}: give one of {', '.join(ROLES)}", where)
-    calls = given.get("tool_calls") or []
-    message = {**given, "content": _content(given.get("content"), where, bool(calls))}
-    message = {name: value for name, value in message.items() if value is not None}
-    message.pop("tool_calls", None)
+    calls, thoughts = given.get("tool_calls") or [], _thoughts(given, where)
+    content = _content(given.get("content"), where, bool(calls or thoughts))
+    if thoughts and not thought:
+        content = f"<think>\n{thoughts}\n</think>\n\n{content}"
+    ours = {"tool_calls", "content", *THOUGHTS}
+    message = {name: v for name, v in given.items() if v is not None and name not in ours}
+    message["content"] = content
+    if thoughts and thought:
+        message[thought] = thoughts
     if calls:
         message["tool_calls"] = [_call(each, where) for each in _list(calls, f"{where}.tool_calls")]
     return message
+
+
+def _thoughts(given: Mapping[str, Any], where: str) -> str:
+    """The thoughts of a message, which clients give under several names."""
+    found = next((given[name] for name in THOUGHTS if given.get(name)), "")
+    if not isinstance(found, str):
+        raise refuse(f"{where} has thoughts that are no text", where)
+    return found
 
 
 def _content(content: Any, where: str, may_lack: bool) -> str:

@@ -23,7 +23,7 @@ class Wanted:
 
     ids: token ids of prompt and answers. logprobs: those of each token. named_by_id: a token is
     written `token_id:17`. specials: special tokens are in the text, too. tools: an
-    answer's calls of tools are read.
+    answer's calls of tools are read. thoughts: an answer's thoughts stand beside its text.
     """
 
     call: ModelCall
@@ -32,6 +32,7 @@ class Wanted:
     named_by_id: bool = False
     specials: bool = False
     tools: bool = False
+    thoughts: bool = False
     stream: bool = False
     usage: bool = False  # in the last event of a stream
 
@@ -88,7 +89,8 @@ class Reading:
             key=key,
             **_sampling(fields),
         )
-        return self._wanted(fields, call, logprobs, tools=bool(shown))
+        thoughts = fields.flag("separate_reasoning")
+        return self._wanted(fields, call, logprobs, bool(shown), thoughts)
 
     def _completions(self, fields: Fields, key: str) -> Wanted:
         self.check_model(fields.take("model"))
@@ -118,8 +120,9 @@ class Reading:
         return Wanted(call, ids=True, logprobs=logprobs, named_by_id=True)
 
     def _wanted(
-        self, fields: Fields, call: ModelCall, logprobs: bool, tools: bool = False
-    ) -> Wanted:
+        self, fields: Fields, call: ModelCall, logprobs: bool, tools: bool = False,
+        thoughts: bool = False,
+    ) -> Wanted:  # fmt: skip
         stream = fields.flag("stream")
         options = Fields(fields.take("stream_options") or {}, "stream_options.")
         usage = options.flag("include_usage")
@@ -131,6 +134,7 @@ class Reading:
             named_by_id=fields.flag("return_tokens_as_token_ids"),
             specials=not fields.flag("skip_special_tokens", usual=True),
             tools=tools,
+            thoughts=thoughts,
             stream=stream,
             usage=usage,
         )
