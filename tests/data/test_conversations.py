@@ -86,6 +86,27 @@ def test_a_message_of_calls_alone_needs_no_content(tmp_path):
     )
 
 
+def test_parts_of_text_are_one_text(tmp_path):
+    def rows(*contents):
+        said = [{"role": role, "content": content}
+                for role, content in zip(("user", "assistant"), contents, strict=True)]  # fmt: skip
+        path = tmp_path / "rows.jsonl"
+        path.write_text(json.dumps({"messages": said}))
+        return load_data(path).train
+
+    def part(text):
+        return {"type": "text", "text": text}
+
+    parts, plain = rows([part("a"), part("b")], [part("c")]), rows("ab", "c")
+    assert parts[0].prompt == plain[0].prompt
+    encoded = [
+        encode_answer(one[0], "completion", tokenizer_of("qwen2_5")) for one in (parts, plain)
+    ]
+    assert encoded[0] == encoded[1]
+    with pytest.raises(UserError, match="parts of the type text"):
+        rows([part("a"), {"type": "image"}], [part("c")])
+
+
 @pytest.mark.parametrize(
     "given", [None, lambda table: table, lambda table: Dataset.from_list(table.to_pylist())]
 )

@@ -42,6 +42,15 @@ class Origin(NamedTuple):
     weight: float = 1.0
 
 
+def joined(content: Any) -> Any:
+    """Content that is a list of parts of text as one text; any other as it is."""
+    if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
+        return content
+    texts = [part.get("text") for part in content if part.get("type") == "text"]
+    is_text = len(texts) == len(content) and all(isinstance(each, str) for each in texts)
+    return "".join(texts) if is_text else content
+
+
 def number_rows(
     rows: Sequence[Mapping[str, Any]], split: int, column: str = "prompt"
 ) -> list[Prompt]:
