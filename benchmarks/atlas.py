@@ -95,8 +95,8 @@ class Regime:
 
 REGIMES = {
     "tiny": Regime("tiny"),
-    "four": Regime("four"),
-    "own": Regime("tiny", own=True),
+    "four": Regime("four", seeds=5),
+    "own": Regime("tiny", own=True, seeds=5),
     "worked": Regime("worked", steps=40, seeds=5, takes_files=False, equal_updates=True,
                      validation=(64, 2), scoring=Scoring(ks=(1, 4, 16), prompts=256)),
     "own_worked": Regime("worked", steps=40, seeds=5, own=True, takes_files=False,
