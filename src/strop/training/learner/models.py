@@ -21,7 +21,7 @@ from strop.head.head import text_config
 from strop.support import adapted, hub, linear
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
-from strop.support.inside import model_inside
+from strop.support.folder_hints import model_inside
 from strop.support.positions import context_of
 from strop.training.learner import adapters
 from strop.training.learner.adapters import Lora
