@@ -2,8 +2,6 @@
 
 import ast
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 from strop.support.about import SOURCE
@@ -74,13 +72,3 @@ def test_circles_are_found_wherever_they_hide() -> None:
     }
     assert circles(hidden) == [["p.a", "p.b", "p.c"]]
     assert circles(hidden | {"p.b": ""}) == []
-
-
-def test_commands_that_only_tell_load_no_torch() -> None:
-    """`strop --help` and `strop recipes` answer at once; composing a method needs torch."""
-    said = "import sys, strop.cli.main, strop.catalogue.catalogue as c; c.recipes(); c.parts()\n"
-    found = subprocess.run(
-        [sys.executable, "-c", f"{said}print('torch' in sys.modules)"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert found.stdout == "False\n"

@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import re
-import subprocess
 import sys
 
 import pytest
@@ -144,16 +143,6 @@ def test_a_changed_file_is_read_again(tmp_path):
         with file.open("a", encoding="utf-8") as lines:
             lines.write(f'def {name}() -> "Algorithm":\n    """Mine."""\n    return grpo()\n')
         assert catalogue.find("recipe", f"{file}:{name}").name.endswith(name)
-
-
-def test_reading_the_catalogue_imports_no_torch():
-    code = (
-        "import sys\nfrom strop.catalogue import catalogue\n"
-        "assert catalogue.parts() and catalogue.recipes()\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_a_line_of_a_docstring_goes_on_behind_a_colon_that_no_label_has() -> None:

@@ -1,8 +1,5 @@
 """Recipes by family: the order, and the treatment of unknown names."""
 
-import subprocess
-import sys
-
 import pytest
 
 from strop.catalogue import catalogue, families
@@ -45,13 +42,3 @@ def test_unknown_families_get_the_nearest():
     assert families.find("turns").title == "Turns, tools and players"
     with pytest.raises(UserError, match=r"no family 'turn', did you mean turns\?; they are basel"):
         families.find("turn")
-
-
-def test_families_are_read_without_torch():
-    code = (
-        "import sys\nfrom strop.catalogue import catalogue, families\n"
-        "assert families.grouped(catalogue.recipes())\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

@@ -6,7 +6,7 @@ import struct
 import pytest
 from test_data_files import write_csv, write_jsonl, write_parquet
 
-from strop.data import content, prompt_rows, row_tables
+from strop.data import file_content, prompt_rows, row_tables
 from strop.data.prompt_rows import PromptRows, pool_of
 from strop.environments.data_files import load_data
 from strop.support.errors import UserError
@@ -20,8 +20,8 @@ ROWS = [{"prompt": f'say "{n}",\nplease', "answer": f"ü{n}"} for n in range(40)
 def few(monkeypatch):
     """Eleven rows are many, and a hundred bytes; two rows of a table are read at once."""
     monkeypatch.setattr(prompt_rows, "LOOKED_AT", 10)
-    monkeypatch.setattr(content, "HELD", 100)
-    monkeypatch.setattr(content, "CHUNK", 64)
+    monkeypatch.setattr(file_content, "HELD", 100)
+    monkeypatch.setattr(file_content, "CHUNK", 64)
     monkeypatch.setattr(row_tables, "ROWS_AT_ONCE", 2)
 
 

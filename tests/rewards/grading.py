@@ -16,8 +16,14 @@ def share(completions):
     total = sum(len(text) for text in completions)
     return [len(text) / total for text in completions]
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
 def hostile(completions):
     for text in completions:
+        if "mute" in text:
+            raise Mute
         if "exit" in text:
             os._exit(7)
         if "raise" in text:

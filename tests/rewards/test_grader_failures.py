@@ -92,7 +92,9 @@ def test_a_failure_of_the_batch_as_a_whole_leaves_it_unscored():
 
 
 def test_single_row_failures():
-    for text, kind in (("exit", "crash"), ("raise", "exception"), ("hang", "timeout")):
+    for text, kind in (
+        ("exit", "crash"), ("raise", "exception"), ("mute", "exception"), ("hang", "timeout"),
+    ):  # fmt: skip
         grades = grade_once([spec("hostile")], [text], 0.3)
         assert kinds(grades) == [(0, "hostile", kind)]
 

@@ -46,6 +46,15 @@ def in_numpy(solution_str, ground_truth):
 
 def of_level(solution_str, ground_truth, level):
     return level if solution_str == ground_truth else 0
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+def mute(solution_str, ground_truth):
+    if solution_str == "bad":
+        raise Mute
+    return 1.0
 """
 
 OPENRLHF = """
@@ -183,6 +192,14 @@ def test_verl_dict_gives_metrics_and_columns():
         "with_parts/pred": ["72", "11", None],
         "with_parts/index": [0, 1, None],
     }
+
+
+def test_an_error_that_has_no_text_costs_its_row_alone():
+    scored = load("verl_file.py:mute")(rollouts(["a", "bad"], ground_truth=["a", "a"]))
+    assert scored.scores == [1.0, None]
+    ((row, (cause, why)),) = scored.unscored.items()
+    assert row == 1
+    assert (cause, why.split(" (")[0]) == (Exit.EXCEPTION, "Mute, which cannot be written as text")
 
 
 def test_verl_async_rows_run_together_and_fail_alone():

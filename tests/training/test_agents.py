@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from commands import Strop, ended, launch, lives
+from imported_agent import once_imported
 from models import save_model
-from openai import OpenAI
 from test_examples import blocks, last_metrics, obey, write_files
 
 import strop
@@ -38,7 +38,7 @@ from strop.training.setup import load_prompts, make_world
 
 AGENT = """
 import asyncio, os, sys, time
-import anthropic, openai
+import openai
 from openai import AsyncOpenAI, OpenAI
 
 
@@ -53,16 +53,6 @@ def once(row, **more):
 
 def responds(row):
     return score(OpenAI().responses.create(model="policy", input=row["prompt"]).output_text)
-
-
-def by_messages(row):
-    client = anthropic.Anthropic(
-        base_url=os.environ["STROP_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"]
-    )
-    said = client.messages.create(
-        model="policy", max_tokens=99, messages=[{"role": "user", "content": row["prompt"]}]
-    )
-    return score(said.content[0].text)
 
 
 def twice(row):
@@ -172,6 +162,22 @@ def waits(row):
     open(f"{os.environ['STROP_TEST']}/{os.getpid()}", "w").close()
     time.sleep(600)
 """
+# Its client takes a second to import, and agents of other clients do without it.
+BY_MESSAGES = """
+import os
+
+import anthropic
+
+
+def by_messages(row):
+    client = anthropic.Anthropic(
+        base_url=os.environ["STROP_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"]
+    )
+    said = client.messages.create(
+        model="policy", max_tokens=99, messages=[{"role": "user", "content": row["prompt"]}]
+    )
+    return float(sum(c.isdigit() for c in said.content[0].text) % 2 == 0)
+"""
 SHORT = {"rollout_max_tokens": 6, "sampling_num_prompts": 2, "sampling_num_rollouts": 4,
          "training_steps": 2, "training_lr": 1e-3, "training_rollouts_every": 1,
          "evaluation_every": 0, "progress": False}  # fmt: skip
@@ -210,11 +216,13 @@ def test_an_agent_of_one_call_is_the_method_itself(lab: Any, agent: Path, here: 
     plain = strop.train("grpo", reward=f"{reward}:even", **given)
     # of the same label, so that its seeds are the same
     given["rollout"] = "run_agents(max_tokens=6) @ sample_independently"
-    for name in ("once", "responds", "by_messages"):
-        played = strop.train("grpo", data_task=f"agent:{agent}:{name}", **given)
+    other = agent.with_name("other_agent.py")
+    other.write_text(BY_MESSAGES)
+    for source in (f"{agent}:once", f"{agent}:responds", f"{other}:by_messages"):
+        played = strop.train("grpo", data_task=f"agent:{source}", **given)
         # rows that arrive at other times are computed beside others, which rounds differently
-        for one, other in zip(numbers(played), numbers(plain), strict=True):
-            assert one == pytest.approx(other, rel=1e-4, abs=1e-6, nan_ok=True)
+        for one, expected in zip(numbers(played), numbers(plain), strict=True):
+            assert one == pytest.approx(expected, rel=1e-4, abs=1e-6, nan_ok=True)
         said = [[row["completion"] for row in rollouts(run)] for run in (played, plain)]
         assert said[0] == said[1]
 
@@ -370,16 +378,10 @@ def test_an_agent_that_never_ends_is_cut(lab: Any, agent: Path, here: Path) -> N
     assert {len(json.loads(row["turns"])) for row in rows} == {3}
 
 
-def once_from_here(row: dict[str, Any]) -> float:
-    """An agent that this module defines."""
-    said = OpenAI().completions.create(model="policy", prompt=row["prompt"])
-    return float(sum(c.isdigit() for c in said.choices[0].text) % 2 == 0)
-
-
 def test_a_function_is_given_from_python(lab: Any, here: Path) -> None:
     rows = [{"prompt": "1+2="}, {"prompt": "3+4="}]
     short = {**SHORT, "training_steps": 1}
-    run = strop.train("grpo", model=str(lab.model), task=once_from_here, data=rows, **short)
+    run = strop.train("grpo", model=str(lab.model), task=once_imported, data=rows, **short)
     exits = [row["exit"] for row in rollouts(run)]
     assert len(exits) == 8
     assert set(exits) <= {"done", "token_limit"}

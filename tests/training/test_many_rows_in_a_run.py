@@ -3,7 +3,7 @@
 import pytest
 from models import without_times
 
-from strop.data import content, prompt_rows
+from strop.data import file_content, prompt_rows
 from strop.support.errors import UserError
 
 
@@ -11,14 +11,14 @@ from strop.support.errors import UserError
 def few(monkeypatch):
     """Five rows are many, and fifty bytes."""
     monkeypatch.setattr(prompt_rows, "LOOKED_AT", 4)
-    monkeypatch.setattr(content, "HELD", 50)
+    monkeypatch.setattr(file_content, "HELD", 50)
 
 
 def test_a_run_is_the_same_wherever_its_rows_lie(lab, runner, tmp_path, monkeypatch):
     raw = lab.raw(training={"save_every": 2})
     runner.whole(raw, tmp_path / "held")
     monkeypatch.setattr(prompt_rows, "LOOKED_AT", 4)
-    monkeypatch.setattr(content, "HELD", 50)
+    monkeypatch.setattr(file_content, "HELD", 50)
     run = runner.start(raw, tmp_path / "run")
     assert any("of 10 rows 4, evenly spread, were checked" in n for n in run.world.services.notes)
     runner.go(run, lambda run: setattr(run, "stop_asked", run.done == 1))

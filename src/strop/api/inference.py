@@ -26,7 +26,7 @@ from strop.method.notation import named
 from strop.method.part import Use, at_step
 from strop.parts.rollout import substitutes
 from strop.support.errors import UserError, several
-from strop.support.inside import model_inside, run_inside
+from strop.support.folder_hints import model_inside, run_inside
 from strop.training.learner.models import Loaded
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel.ranks import Ranks

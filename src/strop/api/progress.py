@@ -293,12 +293,12 @@ def _scores(names: Iterable[str]) -> list[str]:
 
 
 class Course:
-    """First and last value, and means of equal stretches, each as long as needed to keep fewer than
-    `CELLS` means. Up to that many values every value is kept.
+    """First value, and means of equal stretches, each as long as needed to keep fewer than `CELLS`
+    means. Up to that many values every value is kept.
     """
 
     def __init__(self, first: float) -> None:
-        self.first = self.last = first
+        self.first = first
         self.means: list[float] = []  # of the complete stretches
         self.size = 1  # values in a stretch
         self.open: list[float] = []  # values of the incomplete stretch
@@ -306,7 +306,6 @@ class Course:
 
     def add(self, value: float) -> None:
         """Add the value of the next step."""
-        self.last = value
         self.open.append(value)
         if len(self.open) < self.size:
             return

@@ -32,7 +32,7 @@ from strop.catalogue.entries import (
 from strop.catalogue.seams import KINDS
 from strop.catalogue.source import Source, read
 from strop.support.about import PARTS, SOURCE
-from strop.support.errors import UserError, nearest
+from strop.support.errors import UserError, in_words, nearest
 from strop.support.loading import attribute, spec_of
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _from_packages(kind: str) -> tuple[tuple[Entry, ...], dict[str, str]]:
         try:
             found.append(read_from(kind, point.value, point.name))
         except (Exception, SystemExit) as error:  # importing their package runs their code
-            why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            why = str(error) if isinstance(error, UserError) else in_words(error)
             package = point.dist.name if point.dist else "an installed package"
             left_out[point.name] = (
                 f"{kind} {point.name} of {package} (entry point {point.value} in strop.{kind}s) is "

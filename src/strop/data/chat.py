@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from strop.data.encode import with_tools
-from strop.data.instructions import INSTRUCTIONS, placed, takes
+from strop.data.instructions import INSTRUCTIONS, placed, takes_roles
+from strop.data.model_renderer import ModelRenderer
 from strop.data.prompts import Prompt
-from strop.data.renderer import ModelRenderer
 from strop.data.tool_calls import FORMS, WRITTEN, described, form_of
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
@@ -86,7 +86,7 @@ class Chat:
             )
         schemas = {"tools": [dict(tool) for tool in tools]} if shows else {}
         template = {**self.template, **schemas}
-        as_tool = self.speaks(tokenizer) and takes(tokenizer, template, ANSWERED)
+        as_tool = self.speaks(tokenizer) and takes_roles(tokenizer, template, ANSWERED)
         if shows and not as_tool:
             raise UserError(
                 "the model's chat template does not show what a tool answers to an assistant's "

@@ -15,7 +15,7 @@ Messages = list[dict[str, Any]]
 INSTRUCTIONS, SPEAKERS = ("system", "developer"), ("user", "assistant")
 
 
-def takes(tokenizer: Any, template: Mapping[str, Any], roles: Sequence[str]) -> bool:
+def takes_roles(tokenizer: Any, template: Mapping[str, Any], roles: Sequence[str]) -> bool:
     """Whether the chat template, with these arguments, takes messages of these roles, and shows
     those that are neither the user's nor the assistant's.
     """
@@ -36,7 +36,7 @@ def placed(messages: Messages, tokenizer: Any, template: Mapping[str, Any]) -> M
     A developer's message becomes the system's. Those at the start become one. A later one goes to
     the end of the user's message before it, an empty line between, or becomes the user's.
     """
-    known = partial(takes, tokenizer, template)
+    known = partial(takes_roles, tokenizer, template)
     if "developer" in map(_role, messages) and not known(("developer", "user")):
         messages = [
             {**each, "role": "system"} if _role(each) == "developer" else each for each in messages

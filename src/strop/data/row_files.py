@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from strop.data.content import Content
+from strop.data.file_content import FileContent
 from strop.support.errors import UserError
 from strop.support.files import json_of, well_formed
 
@@ -23,7 +23,7 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        self.content = Content(path)
+        self.content = FileContent(path)
         self._starts = self._places()
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class Csv:
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        self.content = Content(path)
+        self.content = FileContent(path)
         self._at = self.content.start  # the end of the last line that the reader got
         self._starts = array("q")
         self.header: list[str] = []

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from strop.data import content
-from strop.data.content import Content
+from strop.data import file_content
+from strop.data.file_content import FileContent
 from strop.support.errors import UserError, first_line
 from strop.support.hub import trouble_with
 from strop.support.writing import writing
@@ -27,8 +27,8 @@ _HUB = re.compile(
 
 
 class Parquet:
-    """A Parquet file, decoded for random access: in memory, or, beyond content.HELD bytes, in a
-    file without a name, which disappears with the process.
+    """A Parquet file, decoded for random access: in memory, or, beyond `file_content.HELD` bytes,
+    in a file without a name, which disappears with the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class Parquet:
 
     def crc(self) -> int:
         """The checksum of the file."""
-        return Content(self.path).crc()
+        return FileContent(self.path).crc()
 
 
 def unfilled(row: Row) -> Row:
@@ -107,7 +107,7 @@ def _at_hand(pieces: Iterable[Any], schema: Any, name: str) -> list[Any]:
     for piece in rest:
         held.append(piece)
         size += piece.nbytes
-        if size > content.HELD:
+        if size > file_content.HELD:
             return _spooled(itertools.chain(_emptying(held), rest), schema, name)
     return [piece for piece in held if piece.num_rows]
 

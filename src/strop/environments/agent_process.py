@@ -63,7 +63,7 @@ def main(channel: socket.socket) -> None:
         with importing():
             attribute(name)
     except BaseException as error:  # the user's file may raise anything, SystemExit too
-        why = f"{type(error).__name__}: {error}"
+        why = in_words(error)
     _tell(channel, ("ready", why))
     Nursery(channel, name).serve()
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from strop.environments.tools import Tool, ToolError, ToolsUnavailable, ToolTimeout
 from strop.support import processes
-from strop.support.errors import UserError
+from strop.support.errors import UserError, needs_extra
 
 START_SECONDS = 60.0  # for a server to start and to list its tools
 END_SECONDS = 0.2  # between a failure and the end of the process that caused it
@@ -105,12 +105,8 @@ class McpServer:
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        try:
+        with needs_extra("tools of an MCP server need the package mcp", "mcp"):
             from mcp.client.stdio import get_default_environment
-        except ModuleNotFoundError as error:
-            raise UserError(
-                "tools of an MCP server need the package mcp: pip install 'strop[mcp]'"
-            ) from error
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self.process = processes.start(

@@ -11,7 +11,7 @@ from typing import Any
 from strop.environments.countdown import evaluate
 from strop.environments.tools import Tool, ToolError, ToolsUnavailable, ToolTimeout, tool_of
 from strop.sandbox.run import Limits, NotRun, run
-from strop.support.errors import UserError
+from strop.support.errors import UserError, needs_extra
 
 # What an SQL statement may do in sqlite; the authorizer refuses everything else.
 ALLOWED = frozenset(
@@ -151,12 +151,8 @@ class Corpus:
     """Documents searched by BM25: the tool `search`. Raises UserError without bm25s."""
 
     def __init__(self, documents: Sequence[str], most: int = 3) -> None:
-        try:
+        with needs_extra("search in a corpus needs the package bm25s", "search"):
             import bm25s
-        except ModuleNotFoundError as error:
-            raise UserError(
-                "search in a corpus needs the package bm25s: pip install 'strop[search]'"
-            ) from error
         if not documents:
             raise UserError("tools: a corpus needs at least one document")
         self.documents, self.most = list(documents), min(most, len(documents))

@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from strop.environments.agent_process import Outcome
-from strop.support.errors import UserError, did_you_mean
+from strop.support.errors import UserError, did_you_mean, needs_extra
 from strop.support.processes import Restarts
 from strop.traces.reading import NothingSaid, end_of_trace, rollout_of
 
@@ -302,12 +302,6 @@ def _error(error: Mapping[str, Any]) -> str:
 
 def check_installed() -> None:
     """Raise UserError where the packages of the connection are missing."""
-    try:
-        import msgpack
+    with needs_extra("environments of verifiers need pyzmq and msgpack", "verifiers"):
+        import msgpack  # noqa: F401
         import zmq  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"environments of verifiers need pyzmq and msgpack ({error}): "
-            "pip install 'strop[verifiers]'"
-        ) from error
-    del msgpack

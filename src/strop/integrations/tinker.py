@@ -24,7 +24,7 @@ from strop.engines.base import Engine
 from strop.engines.open import EngineSettings
 from strop.integrations import hosting
 from strop.integrations._tinker_sampler import TinkerEngine, first_line, translated_errors
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import RunStopped, UserError, needs_extra
 from strop.support.files import json_of
 from strop.support.http import key_of
 from strop.training.learner import models
@@ -130,15 +130,10 @@ class Server:
         """The address, the client, and the maximum tokens of a sequence (0: unknown). Raises
         UserError when the package, the key, the server or the model is missing.
         """
-        try:
+        with needs_extra("engine.kind=tinker needs the package tinker", "tinker"):
             import httpx
             import tinker
             from tinker.lib.base_url import resolve_base_url
-        except ImportError as error:
-            raise UserError(
-                f"engine.kind=tinker needs the package tinker ({error}): pip install "
-                "'strop[tinker]'"
-            ) from error
         url = resolve_base_url(self.settings.url or None)
         key = key_of(self.settings.api_key_env, "engine.api_key_env") or None
         try:  # the client itself would retry for five minutes

@@ -14,7 +14,7 @@ from typing import Any
 
 from strop.support.errors import UserError
 from strop.support.files import text_of
-from strop.support.inside import model_inside
+from strop.support.folder_hints import model_inside
 
 # Families for which tests compare the counts with models that transformers builds.
 KNOWN = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")

@@ -22,7 +22,7 @@ from typing import Any
 from strop.rewards.answers import REFERENCES, references, text_of
 from strop.rewards.scored import Rollouts, Scored, Unscored, numbers_of, plain
 from strop.rewards.traces import Trace
-from strop.support.errors import UserError
+from strop.support.errors import UserError, in_words
 from strop.support.exits import Exit
 from strop.support.files import json_of
 from strop.support.loading import where_raised
@@ -313,7 +313,7 @@ async def _gathered(waiting: Sequence[Any]) -> list[Any]:
 
 
 def _failed(error: Exception) -> Unscored:
-    return Unscored(f"{type(error).__name__}: {error} ({where_raised(error)})", Exit.EXCEPTION)
+    return Unscored(f"{in_words(error)} ({where_raised(error)})", Exit.EXCEPTION)
 
 
 def _listed(value: Any) -> Any:

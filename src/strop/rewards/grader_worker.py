@@ -21,7 +21,7 @@ from typing import Any
 from strop.rewards.function import RewardFunction, load_reward
 from strop.rewards.scored import Rollouts
 from strop.support import guarded_process
-from strop.support.errors import UserError
+from strop.support.errors import UserError, in_words
 from strop.support.garbage_collection import importing
 from strop.support.loading import importers, where_raised
 from strop.support.output import Lasting
@@ -158,8 +158,7 @@ class _Server:
         except UserError:
             raise
         except BaseException as error:  # SystemExit too costs its rows only
-            kind = type(error).__name__
-            return {"exception": f"{kind}: {error} ({where_raised(error)})"}
+            return {"exception": f"{in_words(error)} ({where_raised(error)})"}
         return vars(scored)
 
 

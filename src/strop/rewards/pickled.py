@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.support.errors import UserError
+from strop.support.errors import UserError, in_words
 
 KIND = "pickled"  # a source is written pickled:PATH
 
@@ -38,7 +38,7 @@ def write(function: Callable[..., Any], path: Path) -> str:
     except Exception as error:  # the objects that it refers to may raise anything
         raise UserError(
             f"the reward {path.stem} cannot be sent to the process of the rewards "
-            f"({type(error).__name__}: {error}): it refers to something that lives in this process "
+            f"({in_words(error)}): it refers to something that lives in this process "
             "alone; make that inside the function, or write the function into a file and give "
             "file.py:function"
         ) from error
@@ -54,7 +54,7 @@ def read(place: str) -> Callable[..., Any]:
         raise UserError(f"there is no reward function in {place}: the file is gone") from None
     except Exception as error:  # reading and its imports may raise anything
         raise UserError(
-            f"the reward function in {place} cannot be read here: {type(error).__name__}: {error}"
+            f"the reward function in {place} cannot be read here: {in_words(error)}"
         ) from error
     if not callable(function):
         raise UserError(f"{place} holds {type(function).__name__}, which is no function")

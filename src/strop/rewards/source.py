@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.rewards import pickled
-from strop.support.errors import UserError, did_you_mean, nearest_first
+from strop.support.errors import UserError, did_you_mean, in_words, nearest_first
 from strop.support.loading import module_at, where_raised
 
 BUILT_IN = {
@@ -148,8 +148,8 @@ def _made(factory: Callable[..., Any], source: Source) -> Callable[..., Any]:
         raise
     except Exception as error:
         raise UserError(
-            f"reward {source.text!r}: {type(error).__name__}: {error} ({where_raised(error)}); it "
-            f"has the options {', '.join(known) or 'none'}"
+            f"reward {source.text!r}: {in_words(error)} ({where_raised(error)}); it has the "
+            f"options {', '.join(known) or 'none'}"
         ) from error
     if not callable(made):
         raise UserError(

@@ -18,7 +18,7 @@ from strop.serving.intake import Intake
 from strop.serving.protocol import Backend, Busy, ModelAnswer, Refused, Route
 from strop.serving.reading import Reading, Wanted
 from strop.serving.replays import Attempt, Replays
-from strop.support.errors import UserError
+from strop.support.errors import UserError, needs_extra
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -64,15 +64,9 @@ class Gone(Exception):
 
 def check_installed() -> None:
     """Raise UserError where the packages of a server are missing."""
-    try:
-        import starlette
+    with needs_extra("a server of the policy needs Starlette and uvicorn", "serve"):
+        import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"a server of the policy needs Starlette and uvicorn ({error}): "
-            "pip install 'strop[serve]'"
-        ) from error
-    del starlette
 
 
 class Service:

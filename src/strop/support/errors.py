@@ -3,7 +3,8 @@
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 LONG = re.compile(r"\S{500,}")
@@ -40,6 +41,17 @@ class RunStopped(RuntimeError):
 
 class StepGivenUp(Exception):
     """A stop was requested while a step waited for others: the run ends with the previous step."""
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Inside, an import that fails raises UserError: `what`, such as "X needs the package Y", the
+    cause, and how the extra is installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(f"{what} ({error}): pip install 'strop[{extra}]'") from error
 
 
 def first_line(error: BaseException) -> str:

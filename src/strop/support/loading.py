@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from strop.support.about import SOURCE
-from strop.support.errors import UserError, nearest
+from strop.support.errors import UserError, in_words, nearest
 
 PICKLED = ".pickle"  # the suffix of a file that holds one class or function
 importers: set[str] = set()  # files of this process that wrap Python's import
@@ -109,7 +109,7 @@ def write_pickled(thing: Any, path: Path) -> str:
         content = cloudpickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # the objects that it refers to may raise anything
         raise UserError(
-            f"{name} cannot be kept with the run ({type(error).__name__}: {error}): it refers to "
+            f"{name} cannot be kept with the run ({in_words(error)}): it refers to "
             "something that lives in this process alone; make that inside it, or write it into a "
             f"file and give FILE.py:{name}"
         ) from error
@@ -342,10 +342,10 @@ def _search_last(folder: Path) -> None:
 
 
 def _not_loaded(place: str, error: BaseException) -> UserError:
-    where, why = where_raised(error), str(error)
+    where, why = where_raised(error), in_words(error)
     if isinstance(error, SyntaxError):
-        where, why = f"{error.filename}:{error.lineno}", error.msg
-    return UserError(f"{place} cannot be loaded: {where}: {type(error).__name__}: {why}")
+        where, why = f"{error.filename}:{error.lineno}", f"{type(error).__name__}: {error.msg}"
+    return UserError(f"{place} cannot be loaded: {where}: {why}")
 
 
 def camel(name: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.support.errors import UserError
-from strop.support.inside import run_inside
+from strop.support.folder_hints import run_inside
 
 NAME = "metrics.jsonl"
 SETS = "eval/"  # before the numbers of all validation sets

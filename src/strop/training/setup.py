@@ -47,7 +47,8 @@ from strop.training.playing import open_environment_workers
 from strop.training.record import checkpoint
 from strop.training.references import reference_of, served_of
 from strop.training.services.agents import AT_ONCE
-from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
+from strop.training.services.grading import NoGrader, RunGrading
+from strop.training.services.run import RunServices, serve
 from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import SMALL, RunConfig
 from strop.training.settings.sections import CriticSettings, DataSettings, RewardSettings
@@ -235,13 +236,12 @@ def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
     task, opened = services.task, dict[str, RunGrading]()
     sets = {**task.validations, **({"heldout": task.heldout} if task.heldout else {})}
     for name, source in config.evaluation.judges([*sets]).items():
-        known = source in opened
-        if not known:
-            spec = RewardSpec(reward_name(source), source, 1.0)
-            opened[source] = services.judged_by(open_grader(config, [spec], ranks), sets[name])
-        services.judges[name] = opened[source]
-        if not known:
-            services.notes += opened[source].check_rewards()
+        if source in opened:
+            services.judges[name] = opened[source]
+            continue
+        grader = open_grader(config, [RewardSpec(reward_name(source), source, 1.0)], ranks)
+        opened[source] = services.judges[name] = services.judged_by(grader, sets[name])
+        services.notes += opened[source].check_rewards()
     if task.is_recorded and not task.rewards and sets.keys() - services.judges.keys():
         raise UserError(
             "validation samples answers, which have no recorded rewards: give a reward function "
@@ -451,8 +451,8 @@ def _critic(config: RunConfig, method: Method, policy: Policy, notes: list[str])
         if config.critic.start:
             raise UserError("critic.start: the method has no critic, leave it out")
         # A file of settings, as of a sequence, keeps those of the model that it was written for.
-        usual = [dict(CriticSettings(**each.get("critic", {}))) for each in ({}, SMALL)]
-        own = [key for key, value in config.critic if all(value != each[key] for each in usual)]
+        usual = (CriticSettings(), CriticSettings(**SMALL["critic"]))
+        own = [k for k, v in config.critic if all(v != getattr(each, k) for each in usual)]
         if own:
             void = ", ".join(f"critic.{key}" for key in own)
             notes.append(f"the method has no critic: without effect are {void}")

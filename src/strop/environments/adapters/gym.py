@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from strop.environments.base import Environment, Observation, check_number, check_style
-from strop.support.errors import UserError
+from strop.support.errors import UserError, needs_extra
 
 # Names of actions for environments of Gymnasium that do not name them.
 ACTIONS = {
@@ -172,12 +172,8 @@ def marked(drawn: str) -> str:
 
 def _made(name: str, options: Mapping[str, Any]) -> Any:
     """The environment, which renders text where it can. Raises UserError."""
-    try:
+    with needs_extra(f"environment gym:{name} needs the package gymnasium", "gym"):
         import gymnasium
-    except ImportError as error:
-        raise UserError(
-            f"environment gym:{name} needs the package gymnasium: pip install 'strop[gym]'"
-        ) from error
     given = {"disable_env_checker": True, **options}
     try:
         made = gymnasium.make(name, **given)

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from strop.environments.base import Environment, Observation, check_number
-from strop.support.errors import UserError
+from strop.support.errors import UserError, needs_extra
 from strop.support.exits import Exit
 from strop.support.http import Failed, Http, loop_of
 
@@ -196,12 +196,8 @@ async def _elsewhere(call: Any) -> Observation:
 
 
 def _connect_of_websockets(url: str) -> Any:
-    try:
+    with needs_extra(f"environment openenv:{url} needs the package websockets", "openenv"):
         from websockets.asyncio.client import connect
-    except ImportError as error:
-        raise UserError(
-            f"environment openenv:{url} needs the package websockets: pip install 'strop[openenv]'"
-        ) from error
     return connect
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from strop.environments.base import Environment, Observation, check_number
-from strop.support.errors import UserError, did_you_mean
+from strop.support.errors import UserError, did_you_mean, needs_extra
 from strop.support.exits import Exit
 
 MOST_PLAYERS = 15
@@ -168,14 +168,9 @@ def _draw_from(states: Any) -> None:
 
 def _made(name: str, options: dict[str, Any]) -> Any:
     """The game. Raises UserError."""
-    try:
+    with needs_extra(f"environment textarena:{name} needs the package textarena", "textarena"):
         import textarena
         from textarena.envs.registration import ENV_REGISTRY
-    except ImportError as error:
-        raise UserError(
-            f"environment textarena:{name} needs the package textarena: "
-            "pip install 'strop[textarena]'"
-        ) from error
     if name not in ENV_REGISTRY:
         raise UserError(f"textarena has no game {name!r}{did_you_mean(name, list(ENV_REGISTRY))}")
     try:

@@ -16,7 +16,7 @@ import string
 from typing import Any
 
 from strop.environments.base import Environment, Observation, check_number, check_style
-from strop.support.errors import UserError, did_you_mean
+from strop.support.errors import UserError, did_you_mean, needs_extra
 
 # Replacements for characters of a game that the shipped model does not know.
 SIGNS = str.maketrans(
@@ -139,12 +139,8 @@ class OpenSpiel(Environment):
 
 def _load(name: str) -> Any:
     """The game of a name. Raises UserError for a missing package, no game, or an unfit one."""
-    try:
+    with needs_extra("environment open_spiel needs the package open-spiel", "games"):
         import pyspiel
-    except ImportError as error:
-        raise UserError(
-            "environment open_spiel needs the package open-spiel: pip install 'strop[games]'"
-        ) from error
     plain, games = name.partition("(")[0], pyspiel.registered_names()
     if plain not in games:
         raise UserError(f"open_spiel has no game {plain!r}{did_you_mean(plain, games)}")

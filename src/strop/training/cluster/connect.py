@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from strop.support.errors import UserError, first_line
+from strop.support.errors import UserError, first_line, needs_extra
 from strop.support.loading import search_path
 from strop.support.stopping import holding
 from strop.training.settings.sections import RaySettings
@@ -31,12 +31,8 @@ _CONNECTED: dict[str, str] = {}
 
 def library() -> Any:
     """Import the module ray. Raises UserError when it is not installed."""
-    try:
+    with needs_extra("--ray needs Ray, which cannot be imported", "ray"):
         import ray
-    except ImportError as error:
-        raise UserError(
-            f"--ray needs Ray, which cannot be imported ({error}): pip install 'strop[ray]'"
-        ) from error
     return ray
 
 

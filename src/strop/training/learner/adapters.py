@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from strop.support import adapted, linear
-from strop.support.errors import UserError, first_line
+from strop.support.errors import UserError, first_line, needs_extra
 from strop.support.files import json_of
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -38,10 +38,8 @@ class Lora:
 
 def library() -> Any:
     """PEFT. Raises UserError naming the extra where it is not installed."""
-    try:
+    with needs_extra("adapters need PEFT", "lora"):
         import peft
-    except ImportError as error:
-        raise UserError("adapters need PEFT: pip install 'strop[lora]'") from error
     return peft
 
 

@@ -19,9 +19,9 @@ from torch import nn
 from strop.assets import SHIPPED, model_folder
 from strop.head.head import text_config
 from strop.support import adapted, hub, linear
-from strop.support.errors import UserError
+from strop.support.errors import UserError, needs_extra
 from strop.support.files import json_of, text_of
-from strop.support.inside import model_inside
+from strop.support.folder_hints import model_inside
 from strop.support.positions import context_of
 from strop.training.learner import adapters
 from strop.training.learner.adapters import Lora
@@ -271,10 +271,8 @@ def _use_liger(model: Any, device: torch.device) -> None:
     name = "model.use_liger_kernel"
     if device.type != "cuda":
         raise UserError(f"{name} is for GPUs, the model is on {device}: leave it out")
-    try:
+    with needs_extra(f"{name} needs Liger", "liger"):
         from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN as KNOWN
-    except ImportError as error:
-        raise UserError(f"{name} needs Liger: pip install 'strop[liger]' ({error})") from error
     from transformers.integrations.liger import apply_liger_kernel
 
     kind = model.config.model_type

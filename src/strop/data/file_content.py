@@ -13,7 +13,7 @@ CHUNK = 2**24
 MARK = b"\xef\xbb\xbf"  # the byte order mark that some programs put before UTF-8
 
 
-class Content:
+class FileContent:
     """A file that is read once from start to end, and then at random places."""
 
     def __init__(self, path: Path) -> None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from strop.data.tool_calls import Action, ParsedCall, spoken
-from strop.support.errors import UserError
+from strop.support.errors import UserError, needs_extra
 from strop.support.files import well_formed
 
 SHOWN = 80  # characters of a call that cannot be read, for the policy
@@ -19,15 +19,10 @@ class ModelRenderer:
     """
 
     def __init__(self, tokenizer: Any, name: str, template: Mapping[str, Any]) -> None:
-        try:
+        with needs_extra(f"data.renderer={name} needs the package renderers", "renderers"):
             from renderers import create_renderer
             from renderers.base import MODEL_RENDERER_MAP
             from renderers.configs import config_from_name
-        except ModuleNotFoundError as error:
-            raise UserError(
-                f"data.renderer={name} needs the package renderers ({error}): pip install "
-                "'strop[renderers]'"
-            ) from error
         known, model = sorted(set(MODEL_RENDERER_MAP.values())), str(tokenizer.name_or_path)
         family = MODEL_RENDERER_MAP.get(model) if name == "auto" else name
         if family not in known:
