@@ -249,6 +249,7 @@ def test_a_field_that_every_action_would_be_refused_for_is_named(server, options
     (failed,) = (episodes := started(server, **options)).reset()
     assert failed.exit is Exit.START_FAILED
     assert "has no field 'words'; it has text, metadata: correct action or fields" in failed.why
+    assert failed.why.endswith("in data.task_config")  # which says all that there is to do
     episodes.close()
 
 
