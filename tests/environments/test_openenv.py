@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from websockets.asyncio.server import serve
 
+from strop.environments.adapters.openenv import _check_fields
 from strop.environments.base import source_of
 from strop.environments.episodes import CallLimits, Episodes
 from strop.support.errors import UserError
@@ -25,6 +26,7 @@ class Server:
     def __init__(self):
         self.faults, self.heard = {}, []
         self.schema = SCHEMA
+        self.given = {}  # parts of every answer that are not the usual ones
         self.full = False  # says so to whoever comes, and closes
         self.is_closed = threading.Event()  # a session's last message has been read
 
@@ -57,6 +59,7 @@ class Server:
             turns = turns + 1 if said["type"] == "step" else 0
             seen = {"text": f"{said['data'].get('seed', '')}:{turns}", "metadata": {}}
             told = {"observation": seen, "reward": float(turns == 3), "done": turns == 3}
+            told |= self.given
             await connection.send(json.dumps({"type": "observation", "data": told}))
 
     def plain(self, connection, request):
@@ -232,6 +235,37 @@ def test_what_cannot_be_found_is_asked_for(server, properties, options, message)
     server.schema = {"action": {"properties": properties}}
     (failed,) = (episodes := started(server, **options)).reset()
     assert message in failed.why
+    episodes.close()
+
+
+@pytest.mark.parametrize("options", [{"action": "words"}, {"fields": {"words": 1}}])
+def test_a_field_that_every_action_would_be_refused_for_is_named(server, options):
+    (shown,) = (episodes := started(server, **options)).reset()  # the schema allows other fields
+    assert shown.text == "5:0"
+    episodes.close()
+    closed = {**SCHEMA["action"], "additionalProperties": False}
+    server.schema = {"action": closed}
+    _check_fields.cache_clear()
+    (failed,) = (episodes := started(server, **options)).reset()
+    assert failed.exit is Exit.START_FAILED
+    assert "has no field 'words'; it has text, metadata: correct action or fields" in failed.why
+    assert failed.why.endswith("in data.task_config")  # which says all that there is to do
+    episodes.close()
+
+
+def test_an_episode_that_is_over_at_its_start_is_not_played(server):
+    server.given = {"done": True}
+    (failed,) = (episodes := started(server)).reset()
+    assert failed.exit is Exit.START_FAILED
+    assert "began with an episode that is over" in failed.why
+    episodes.close()
+
+
+def test_an_optional_text_that_is_missing_shows_nothing(server):
+    (shown,) = (episodes := started(server)).reset()
+    server.given = {"observation": {"text": None, "metadata": {}}}
+    (later,) = episodes.step([0], ["a"])
+    assert (shown.text, later.text) == ("5:0", "")
     episodes.close()
 
 

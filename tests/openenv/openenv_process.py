@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE = 90.0  # seconds, for a server that imports much
+PATIENCE = 240.0  # seconds, for a server that imports much on a busy machine
 
 
 @contextmanager

@@ -184,6 +184,12 @@ def test_a_tracker_that_there_is_not(strop: Strop, lab: Lab, tmp_path):
     assert "'tensorboard', 'wandb', 'trackio' or 'mlflow'" in found.err
 
 
+def test_one_that_is_named_twice_hears_everything_once(told, runner, lab, tmp_path):
+    (kind,) = told(Listening)["to"]
+    runner.whole(lab.raw(tracking={"to": [kind, kind]}), tmp_path / "run")
+    assert [heard[1] for heard in HEARD if heard[0] == "metrics"] == [1, 2, 3]
+
+
 def test_a_resumed_run_has_the_same_ids(told, runner, lab, tmp_path):
     tracking = told(Listening, Listening)
     runner.whole(lab.raw(tracking=tracking), tmp_path / "run")

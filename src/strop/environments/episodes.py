@@ -20,7 +20,7 @@ from strop.environments.base import (
 )
 from strop.environments.tools import ToolAnswer
 from strop.support.about import SOURCE
-from strop.support.errors import RunStopped, in_words
+from strop.support.errors import RunStopped, UserError, in_words
 from strop.support.exits import Exit
 from strop.support.http import RETRIED
 from strop.support.loading import where_raised
@@ -420,7 +420,9 @@ def failed(name: str, exit: Exit, where: str, error: BaseException) -> Observati
     place = where_raised(error) if error.__traceback__ is not None else str(SOURCE)
     raised = f" ({place})" if not place.startswith(str(SOURCE)) else ""
     why = f"environment {name} failed at {where}: {in_words(error)}{raised}. Correct it"
-    if exit is not Exit.START_FAILED:
+    if isinstance(error, UserError):  # it says what to do
+        why = f"environment {name} failed at {where}: {error}{raised}"
+    elif exit is not Exit.START_FAILED:
         why += "; an action that it cannot read should be answered with valid=False"
     return Observation("", done=by_rule, truncated=not by_rule, exit=exit, why=why)
 

@@ -104,9 +104,11 @@ class Openenv(Environment):
         if not self.field:
             self.field = await asyncio.to_thread(_action_field, self.http)
         reply = await self._ask("reset", {"seed": self.seed, **self.beginning})
+        named = tuple(name for name in (self.field, *self.fields) if name != "*")
+        await asyncio.to_thread(_check_fields, self.http, named)
         seen = reply["observation"]
         self.text = self.text or _text_field(seen)
-        return Observation(self._shown(seen))
+        return Observation(self._shown(seen), done=bool(reply.get("done")))
 
     async def _step(self, action: dict[str, Any]) -> Observation:
         if self.session is None:  # it was lost
@@ -144,6 +146,8 @@ class Openenv(Environment):
                 f"{', '.join(seen)}: give one of them as text in data.task_config"
             )
         found = seen[self.text]
+        if found is None:  # an optional field that says nothing this time
+            return ""
         return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
     async def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,12 +205,11 @@ def _connect_of_websockets(url: str) -> Any:
     return connect
 
 
-@cache
-def _action_field(place: str) -> str:
-    """The only text field of an action, by the server's /schema. Raises UserError and Failed."""
+def _action_of(place: str) -> Mapping[str, Any]:
+    """The schema of an action, by the server's /schema. Raises UserError and Failed."""
     client = Http(30.0)
     try:
-        schema = client.ask(f"{place}/schema", read=json.loads)["action"]
+        schema: Mapping[str, Any] = client.ask(f"{place}/schema", read=json.loads)["action"]
     except (Failed, ValueError, KeyError, TypeError) as error:
         if isinstance(error, Failed) and error.again:
             why = f"no OpenEnv server answers at {place}, start it before the run ({error})"
@@ -217,6 +220,13 @@ def _action_field(place: str) -> str:
         ) from error
     finally:
         client.close()
+    return schema
+
+
+@cache
+def _action_field(place: str) -> str:
+    """The only text field of an action. Raises UserError and Failed."""
+    schema = _action_of(place)
     known = {
         name: each for name, each in schema.get("properties", {}).items() if name != "metadata"
     }
@@ -230,6 +240,22 @@ def _action_field(place: str) -> str:
         "data.task_config which one takes the text (action), and what the others are (fields); "
         "action='*' takes the whole action as JSON"
     )
+
+
+@cache
+def _check_fields(place: str, names: tuple[str, ...]) -> None:
+    """Raise UserError for a field that the server would refuse in every action."""
+    try:
+        schema = _action_of(place)
+    except (UserError, Failed):  # it does not say what an action is
+        return
+    known = schema.get("properties", {})
+    for name in names:
+        if name not in known and schema.get("additionalProperties") is False:
+            raise UserError(
+                f"openenv: an action of {place} has no field {name!r}; it has {', '.join(known)}: "
+                "correct action or fields in data.task_config"
+            )
 
 
 def _text_field(seen: Mapping[str, Any]) -> str:

@@ -507,3 +507,8 @@ class TrackingSettings(Section):
         default=8, ge=0, le=1000,
         description="rollouts in a table, at each step that training.rollouts_every selects",
     )  # fmt: skip
+
+    @field_validator("to")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(value))
