@@ -4,8 +4,9 @@
 
 A family counts as driven if the log-probabilities of all tokens of nine requests of different
 lengths, drawn in four slots, are those of a plain forward pass within 1e-3 nats, in float32. The
-models have four layers of width 16 and otherwise the defaults of their configuration; families
-whose defaults make no such model are named. The output is Markdown, in two minutes.
+models have four layers of width 16 and otherwise the defaults of their configuration, or what
+`OWN` says; families of which this makes no such model are named. The output is Markdown, in three
+minutes.
 """
 
 import argparse
@@ -32,7 +33,7 @@ SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24,
     "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
     "max_position_embeddings": 64, "initializer_range": 0.2, "bos_token_id": 0, "eos_token_id": 1,
-    "pad_token_id": 0,
+    "pad_token_id": 0, "sliding_window": 6,
     # of mixtures of experts
     "num_experts": 4, "n_routed_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
     "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "n_group": 1,
@@ -48,17 +49,75 @@ SIZES = {
     "attn_layer_period": 2, "attn_layer_offset": 1,
 }  # fmt: skip
 COMPRESSED = ("qk_rope_head_dim", "kv_lora_rank")  # such families have keys for each head
+# Sizes of what reads images and sound, which gets none of either here.
+SENSES = {
+    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "depth": 1,
+    "num_attention_heads": 2, "num_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
+    "out_hidden_size": 16, "patch_size": 4, "image_size": 8, "num_position_embeddings": 4,
+    "nemo_conv_channels": 8, "num_blocks": 1, "ext_pw_out_channel": 16,
+}  # fmt: skip
+HYBRID = {"layer_types": ["linear_attention", "full_attention"] * 2}
+DELTA = HYBRID | {
+    "linear_head_dim": 4, "linear_num_heads": 4, "num_expert_group": 1, "num_experts_per_token": 2,
+}  # fmt: skip
+# Settings of families whose defaults do not fit the sizes above.
+OWN: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": DELTA,
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "codegen": {"rotary_dim": 4},
+    "dots1": {"n_shared_experts": 1},
+    "falcon_h1": {"mamba_d_ssm": 32},
+    "gemma3n_text": {
+        "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+        "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0], "intermediate_size": [24] * 4,
+        "laurel_rank": 4,
+    },
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
+    "gptj": {"rotary_dim": 4},
+    "granitemoehybrid": HYBRID,
+    "kimi_linear": DELTA,
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "longcat_flash": {
+        "num_layers": 2, "head_dim": 4, "ffn_hidden_size": 24, "expert_ffn_hidden_size": 8,
+        "zero_expert_num": 2, "moe_topk": 2,
+    },
+    "mamba2": {"num_heads": 4, "head_dim": 8, "state_size": 8, "n_groups": 1},
+    "qwen4_exp_text": {
+        "layer_types": ["linear_attention", "indexed_attention"] * 2, "indexer_n_heads": 4,
+        "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8,
+        "indexer_compress_ratio": 2,
+    },
+    "zamba": {"attn_layer_period": 1, "attn_layer_offset": 0},
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid"] * 2, "n_mamba_heads": 4,
+        "mamba_ngroups": 1,
+    },
+    "zaya": {"head_dim": 8, "router_hidden_size": 8, "num_experts_per_tok": 1},
+}  # fmt: skip
+
+
+def settings(config: Any, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Those of these sizes that a configuration takes, and those of its family."""
+    kind = type(config)
+    known = set(dir(config)) | set(config.to_dict())
+    fixed = {name for name in sizes if isinstance(getattr(kind, name, None), property)}
+    found = {name: value for name, value in sizes.items() if name in known - fixed}
+    if known.issuperset(COMPRESSED):
+        found |= {"num_key_value_heads": found["num_attention_heads"]}
+        found.pop("head_dim", None)
+    return found | OWN.get(config.model_type, {})
 
 
 def built(family: str) -> Any:
     """A random model of the family. Raises any error of its configuration."""
     kind = CONFIG_MAPPING[family]
-    known = set(dir(kind())) | set(kind().to_dict())
-    sizes = {name: value for name, value in SIZES.items() if name in known}
-    if known.issuperset(COMPRESSED):
-        sizes |= {"num_key_value_heads": sizes["num_attention_heads"]}
-        sizes.pop("head_dim", None)
-    config = kind(**sizes)
+    usual = kind()
+    chosen = settings(usual, SIZES)
+    for name in kind.sub_configs or {}:
+        if (part := getattr(usual, name, None)) is not None:
+            sizes = SIZES if name == "text_config" else SENSES
+            chosen[name] = settings(part, sizes) | {"model_type": part.model_type}
+    config = kind(**chosen)
     with torch.device("meta"):
         size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
     if size > MOST_WEIGHTS:
@@ -98,7 +157,9 @@ def look(family: str) -> tuple[str, str]:
         answers = asynchronous(LocalEngine(model, num_slots=4)).sample(requests())
         far = max(difference(model, each) for each in answers)
     except UserError as error:
-        return "refused", str(error).partition(" (")[0].partition(": ")[2] or str(error)
+        return "refused", str(error).partition("; generate with")[0].partition(": ")[2] or str(
+            error
+        )
     finally:
         signal.alarm(0)
     return ("driven", "") if far < NEAR else ("WRONG", f"{far:.2g} nats from the forward pass")

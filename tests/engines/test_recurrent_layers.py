@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_local_agreement import check_against_forward, joined, requests
 from test_local_engine import engine, local, new_ids, prefilled, run, tokens
-from transformers import AutoModelForCausalLM, FalconH1Config
+from transformers import AutoModelForCausalLM, GPTNeoConfig, Llama4TextConfig
 
 from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
 from strop.support.errors import UserError
 
-MODEL = tiny("qwen3_5", dtype=torch.float32)
+# A state in place of keys and values, and beside them.
+MODELS = [tiny(family, dtype=torch.float32) for family in ("qwen3_5", "falcon_h1")]
+MODEL = MODELS[0]
 
 
 @pytest.mark.parametrize("family", RECURRENT)
@@ -34,29 +36,30 @@ def test_other_types(dtype):
         check_against_forward(model, finished, 0.15 if dtype == torch.bfloat16 else 1e-5)
 
 
-@settings(max_examples=8)
+@settings(max_examples=10)
 @given(
-    st.sampled_from([1, 2, 5, 12]), st.sampled_from([None, 40, 90]), st.integers(0, 9), st.randoms()
-)
-def test_slots_order_sharing_and_room_change_nothing(num_slots, bound, salt, random):
+    st.sampled_from(MODELS), st.sampled_from([1, 2, 5, 12]), st.sampled_from([None, 40, 90]),
+    st.integers(0, 9), st.randoms(),
+)  # fmt: skip
+def test_slots_order_sharing_and_room_change_nothing(model, num_slots, bound, salt, random):
     prompts = [(3, 4, 5), (3, 4, 5, 6), (9,), tuple(range(11))]
     wanted = [
         Request(prompts[i % 4], 3 + i % 9, seed=salt * 100 + i, stop_ids=(1, 2)) for i in range(10)
     ]
-    expected = {request: run(request, model=MODEL, num_slots=1) for request in wanted}
+    expected = {request: run(request, model=model, num_slots=1) for request in wanted}
     random.shuffle(wanted)
-    e = local(num_slots, model=MODEL, max_cached_tokens=bound)
+    e = local(num_slots, model=model, max_cached_tokens=bound)
     for finished in sample(e, wanted):
         assert joined(finished, "ids") == expected[finished.request]
 
 
 @settings(max_examples=8)
 @given(
-    st.integers(1, 6), st.integers(3, 11), st.lists(st.integers(0, VOCAB - 1), max_size=2),
-    st.booleans(), st.booleans(),
+    st.sampled_from(MODELS), st.integers(1, 6), st.integers(3, 11),
+    st.lists(st.integers(0, VOCAB - 1), max_size=2), st.booleans(), st.booleans(),
 )  # fmt: skip
-def test_a_branch_equals_the_request_alone(num_slots, at, more, keep, ended):
-    e = engine(num_slots, model=MODEL)
+def test_a_branch_equals_the_request_alone(model, num_slots, at, more, keep, ended):
+    e = engine(num_slots, model=model)
     others = [e.submit(Request((7, 8, 9), 12, seed=70 + i, keep=True)) for i in range(2)]
     parent = e.submit(Request((3, 4, 5), 9, seed=2, keep=keep))
     while parent in e.open and (ended or len(tokens(e, parent)) < at):
@@ -68,14 +71,15 @@ def test_a_branch_equals_the_request_alone(num_slots, at, more, keep, ended):
     }
     heard = e.finish()
     for id, request in branches.items():
-        assert new_ids(heard[id]) == run(request, model=MODEL)
+        assert new_ids(heard[id]) == run(request, model=model)
     assert [list(e.answers[id].ids) for id in others] == [
-        run(Request((7, 8, 9), 12, seed=70 + i), model=MODEL) for i in range(2)
+        run(Request((7, 8, 9), 12, seed=70 + i), model=model) for i in range(2)
     ]
 
 
-def test_a_state_is_copied_only_where_a_row_goes_on_from_it(monkeypatch):
-    e = engine(num_slots=8, model=MODEL)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_state_is_copied_only_where_a_row_goes_on_from_it(model, monkeypatch):
+    e = engine(num_slots=8, model=model)
     widths = prefilled(e, monkeypatch)
     group = [e.submit(Request((3, 4, 5, 6), 9, seed=seed, keep=True)) for seed in range(3)]
     e.step()
@@ -91,9 +95,10 @@ def test_a_state_is_copied_only_where_a_row_goes_on_from_it(monkeypatch):
     assert widths == [3, 2, 9]  # there is no state after eight tokens
 
 
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("filling", [False, True])
-def test_an_interrupted_pass_leaves_no_token_in_a_state(monkeypatch, filling):
-    e = engine(num_slots=2, model=MODEL)
+def test_an_interrupted_pass_leaves_no_token_in_a_state(model, filling, monkeypatch):
+    e = engine(num_slots=2, model=model)
     parent = e.submit(Request((3, 4, 5), 9, seed=1, keep=True))
     for _ in range(12 if filling else 4):
         e.step()
@@ -112,17 +117,22 @@ def test_an_interrupted_pass_leaves_no_token_in_a_state(monkeypatch, filling):
         e.cancel(more)
         more = e.submit(wanted, (parent, 12))
     heard = e.finish()
-    assert not filling or new_ids(heard[more]) == run(wanted, model=MODEL)
-    assert list(e.answers[parent].ids) == run(Request((3, 4, 5), 9, seed=1), model=MODEL)
+    assert not filling or new_ids(heard[more]) == run(wanted, model=model)
+    assert list(e.answers[parent].ids) == run(Request((3, 4, 5), 9, seed=1), model=model)
 
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(UserError, match=r"can't draft tokens .*: the states of its recurrent"):
         local(2, model=MODEL, speculate=2)
-    config = FalconH1Config(
-        vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=4, mamba_d_ssm=32, mamba_n_heads=4,
-        mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1,
+    shared = {"vocab_size": VOCAB, "hidden_size": 16, "num_attention_heads": 4}
+    config = Llama4TextConfig(
+        **shared, num_key_value_heads=4, num_hidden_layers=1, num_local_experts=2
+    )
+    with pytest.raises(UserError, match=r"no cache for chunked_attention; .*engine.kind=vllm"):
+        local(2, model=AutoModelForCausalLM.from_config(config))
+    config = GPTNeoConfig(
+        vocab_size=VOCAB, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=24,
+        attention_types=[[["global", "local"], 1]],
     )  # fmt: skip
-    with pytest.raises(UserError, match=r"can't cache falcon_h1 \(layers: \['hybrid'\]\)"):
+    with pytest.raises(UserError, match="no cache for local attention"):
         local(2, model=AutoModelForCausalLM.from_config(config))

@@ -9,6 +9,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     BambaConfig,
+    FalconH1Config,
     Gemma3TextConfig,
     GPT2Config,
     GraniteMoeHybridConfig,
@@ -25,6 +26,9 @@ from transformers import (
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3NextConfig,
+    Zamba2Config,
+    ZambaConfig,
+    ZayaConfig,
 )
 
 VOCAB = 24
@@ -52,6 +56,16 @@ RECURRENT: dict[str, tuple[Any, dict[str, Any]]] = {
     "nemotron_h": (NemotronHConfig, {
         "hybrid_override_pattern": "M*-", "mamba_num_heads": 4, "mamba_head_dim": 8,
         "ssm_state_size": 8, "n_groups": 1}),
+    "falcon_h1": (FalconH1Config, MAMBA | {"mamba_d_ssm": 32}),
+    "zamba": (ZambaConfig, {"num_hidden_layers": 4, "attn_layer_period": 1, "attn_layer_offset": 0,
+                            "mamba_d_state": 8, "num_key_value_heads": 4}),
+    "zamba2": (Zamba2Config, {
+        "layers_block_type": ["linear_attention", "hybrid"], "n_mamba_heads": 4, "mamba_ngroups": 1,
+        "mamba_d_state": 8, "num_key_value_heads": 4, "time_step_min": 1e-9}),
+    "zaya": (ZayaConfig, {
+        "layer_types": ["hybrid", "hybrid_sliding"], "sliding_window": 5, "num_experts": 4,
+        "num_experts_per_tok": 1, "moe_intermediate_size": 8, "router_hidden_size": 8,
+        "head_dim": 8, "experts_implementation": "eager"}),
     "mamba": (MambaConfig, {"state_size": 4}),
     "mamba2": (Mamba2Config, {"num_heads": 4, "head_dim": 8, "state_size": 8, "n_groups": 1}),
 }  # fmt: skip

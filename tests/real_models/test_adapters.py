@@ -145,13 +145,23 @@ def test_the_exported_model_needs_no_adapter(finished, tmp_path, capsys):
         export(str(run.record.folder), target, step=0, dtype="")
 
 
+# Families that do not take adapters of all layers, and why.
+REFUSED = {
+    "nemotron_h": "'out_proj' is incompatible",  # Mamba's last projection
+    "falcon_h1": "'out_proj' is incompatible",
+    "zamba": "share their weight",  # its attention layers are one
+    "zamba2": "Zamba2MambaDecoderLayer",  # a layer's place, '0', is the name of a projection too
+}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_takes_adapters_and_the_head_still_fits(family, tmp_path):
     place, lora = save(family, tmp_path / "model"), LORA
-    if family == "nemotron_h":  # PEFT takes no adapters of Mamba's last projection
-        with pytest.raises(UserError, match=r"model\.lora_targets: .*'out_proj' is incompatible"):
+    if family in REFUSED:
+        with pytest.raises(UserError, match=rf"model\.lora_targets: .*{REFUSED[family]}"):
             models.load(str(place), lora=lora)
-        lora = Lora(rank=2, alpha=8, targets=("in_proj", "q_proj", "v_proj"))
+        targets = ("in_proj",) if family == "zamba" else ("in_proj", "q_proj", "v_proj")
+        lora = Lora(rank=2, alpha=8, targets=targets)
     loaded = models.load(str(place), lora=lora, seed=3)
     for name, parameter in loaded.model.named_parameters():
         if "lora_B" in name:

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from commands import Strop
+from fakes.models import tiny
 from models import save_model, without_times
 from safetensors.torch import load_file, save_file
 
@@ -186,6 +187,13 @@ def test_a_model_with_missing_or_surplus_tensors_is_refused(tmp_path):
     edited(folder, lambda t: (t.pop("model.extra.weight"), t.pop(name)))
     with pytest.raises(UserError, match=rf"its weights lack: {name}"):
         models.load(str(folder))
+
+
+def test_an_attention_that_a_model_lacks_names_the_option(tmp_path):
+    place = save_model(tmp_path / "model")
+    tiny("mamba", "eager", torch.float32).save_pretrained(place)
+    with pytest.raises(UserError, match=r"no such attention .*: set model\.attention=eager"):
+        models.load(str(place))
 
 
 @pytest.mark.parametrize("damage", [truncated, pickled, empty])

@@ -16,13 +16,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
-from strop.engines.local.states import FEED_FORWARD, StateLayer, kept_by
+from strop.engines.local.layers import (
+    BOTH,
+    FEED_FORWARD,
+    MASK_KINDS,
+    MASKED,
+    SlotLayer,
+    StateLayer,
+    keeps_state,
+    layer_of,
+)
 from strop.support.devices import to_device
 from strop.support.errors import UserError
-
-MASK_KINDS = ("full_attention", "sliding_attention")
 
 
 @dataclass
@@ -44,69 +51,7 @@ class Span:
     fresh: bool = False
 
 
-class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer: [lines, heads, places, head size], at the start of `memory`."""
-
-    is_sliding = False
-
-    def __init__(self, cache: SlotCache) -> None:
-        super().__init__()
-        self.cache = cache
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.memory: dict[str, Tensor] = {}
-        for name, new in (("keys", key_states), ("values", value_states)):
-            store = new.new_zeros(self.cache.lines, new.shape[1], self.cache.places, new.shape[3])
-            self.memory[name] = store.view(-1)
-            setattr(self, name, store)
-        self.is_initialized = True
-        self.cache.moved += 1
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        span = self.cache.span
-        written = self.cache.written(key_states.shape[1])
-        several = key_states.shape[2] > 1  # then heads must move behind tokens
-        for store, new in ((self.keys, key_states), (self.values, value_states)):
-            size = store.shape[3]
-            vectors = new.transpose(1, 2) if several else new
-            store.view(-1, size).index_copy_(0, written, vectors.reshape(-1, size))
-        if span.fresh:
-            return key_states, value_states
-        rows, used = span.rows, span.used
-        if isinstance(rows, slice):
-            return self.keys[rows, :, :used], self.values[rows, :, :used]
-        keys, values = self.keys[:, :, :used], self.values[:, :, :used]
-        return keys.index_select(0, rows), values.index_select(0, rows)
-
-    def stores(self, length: int) -> list[Tensor]:
-        """Keys and values of each slot's first `length` tokens."""
-        return [self.keys.narrow(2, 0, length), self.values.narrow(2, 0, length)]
-
-    def shape(self, old: Tensor, lines: int, places: int) -> tuple[int, ...]:
-        """The shape of a store for so many lines and places."""
-        return lines, old.shape[1], places, old.shape[3]
-
-    def clear(self, lines: Any, places: slice | Tensor) -> None:
-        """Zero some places of these lines."""
-        for store in (self.keys, self.values):
-            store[lines, :, places] = 0
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.cache.span.used, 0
-
-    def get_seq_length(self) -> int:
-        return 0  # rows differ; positions and masks are always given explicitly
-
-    def get_max_length(self) -> int:
-        return -1
-
-    get_max_cache_shape = get_max_length  # its name before transformers 5.13
-
-
+ELSEWHERE = "generate with another engine, such as engine.kind=vllm (docs/ENGINES.md)"
 BLOCK = 64  # places that a slot grows by, at least
 
 
@@ -122,19 +67,17 @@ class SlotCache(Cache):
 
     The last place is never read: padding of shorter rows is written there. max_tokens: most places
     of all slots together; None: no bound. notes: whether one more layer stores further numbers of
-    each token beside its keys and values. recurrent: the layers that keep a state in their place.
+    each token beside its keys and values. kinds: of the layers, where they differ.
     """
 
     def __init__(
         self, num_layers: int, num_slots: int, device: torch.device,
-        max_tokens: int | None = None, notes: bool = False,
-        recurrent: frozenset[int] = frozenset(),
+        max_tokens: int | None = None, notes: bool = False, kinds: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        layers = range(num_layers + notes)
-        super().__init__(
-            layers=[StateLayer(self) if n in recurrent else SlotLayer(self) for n in layers]
-        )
-        self.states = [self.layers[number] for number in sorted(recurrent)]
+        layers: list[Any] = [layer_of(kind, self) for kind in kinds[:num_layers]]
+        plain = num_layers + notes - len(layers)
+        super().__init__(layers=layers + [SlotLayer(self) for _ in range(plain)])
+        self.states = [layer for layer in layers if isinstance(layer, StateLayer)]
         self.num_slots = num_slots
         self.device = device
         self.max_tokens = max_tokens
@@ -316,7 +259,8 @@ class SlotCache(Cache):
             store.index_copy_(0, target_N, store.index_select(0, source_N))
 
     def live_layers(self) -> list[Any]:
-        return [layer for layer in self.layers if layer.is_initialized]
+        both = ((layer, getattr(layer, "beside", None)) for layer in self.layers)
+        return [each for pair in both for each in pair if each and each.is_initialized]
 
 
 def _runs(source: Sequence[int], target: Sequence[int]) -> Iterator[tuple[int, slice]]:
@@ -351,21 +295,31 @@ class Attention:
                 f"the local engine can't mask attn_implementation={self.implementation!r}; "
                 "load the model with attn_implementation='sdpa'"
             )
-        others = {kind for kind in kinds - {*MASK_KINDS, *FEED_FORWARD} if not kept_by(kind)}
-        if others or getattr(config, "use_bidirectional_attention", False):
+        others = sorted(k for k in kinds - {*MASKED, *FEED_FORWARD} if not keeps_state(k))
+        # "vision" means that only the tokens of an image see those behind them
+        if getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision"):
+            others = ["bidirectional attention"]
+        if "local" in getattr(config, "attention_layers", ()):  # masked by the layers themselves
+            others = ["local attention"]
+        if others:
             raise UserError(
-                f"the local engine can't cache {config.model_type} (layers: {sorted(kinds)}); "
-                "use another engine"
+                f"the local engine can't drive a {config.model_type!r} model: it has no cache for "
+                f"{', '.join(others)}; {ELSEWHERE}"
             )
-        if kinds and not kinds & set(MASK_KINDS):
+        needed = {MASKED[kind] for kind in kinds if kind in MASKED}
+        if kinds and not needed:
             self.kinds: tuple[str, ...] = ()
-        elif "sliding_attention" in kinds:
+        elif "sliding_attention" in needed:
             self.kinds = MASK_KINDS
         elif kinds or self.window is None:
             self.kinds = ("full_attention",)
         else:  # one window for all layers, as in Mistral
             self.kinds = ("sliding_attention",)
-        self.unmasked = sorted(kinds - set(MASK_KINDS))  # layers that keep a state
+        # The mask of each kind of layer, by the names that models give them; None: it has none.
+        self.names: dict[str, str | None] = {}
+        if kinds - set(MASK_KINDS):
+            more = ("linear_attention", "conv") if kinds & set(BOTH) else ()
+            self.names = {kind: MASKED.get(kind) for kind in (*self.kinds, *sorted(kinds), *more)}
         self.dtype = model.dtype
         self.size = self.width = 0  # positions that `steps` covers, places of `lines`
         self.steps: list[Tensor] = []
@@ -388,10 +342,12 @@ class Attention:
             self.lines = [steps.as_strided(shape, (1, 1)) for steps in self.steps]
         behind = self.size - positions
         found = [lines[behind][:, None, :, :used] for lines in self.lines]
-        if len(found) == 1 and not self.unmasked:
+        if len(found) == 1 and not self.names:
             return found[0]
-        masks: dict[str, Tensor | None] = dict.fromkeys(self.unmasked)
-        return masks | dict(zip(self.kinds, found, strict=True))
+        masks: dict[str | None, Tensor] = dict(zip(self.kinds, found, strict=True))
+        if not self.names:
+            return masks
+        return {name: masks.get(kind) for name, kind in self.names.items()}
 
     def _steps(self, kind: str, device: torch.device) -> Tensor:
         """Values [2 size] added to the score of a place, indexed by size + its offset to the query.

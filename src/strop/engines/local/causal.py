@@ -16,6 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from strop.engines.local.cache import (
     CALL_BYTES,
     CALL_BYTES_ELSEWHERE,
+    ELSEWHERE,
     Attention,
     Band,
     SlotCache,
@@ -25,9 +26,9 @@ from strop.engines.local.cache import (
 from strop.engines.local.cuda_graphs import Graphs, rounded
 from strop.engines.local.fused import Fused, Logits, why_not
 from strop.engines.local.gpu_pass import GpuPass, why_not_heads
+from strop.engines.local.layers import keeps_state
 from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, lay_out
-from strop.engines.local.states import kept_by
 from strop.support import linear
 from strop.support.adapted import routes_of
 from strop.support.devices import launching_on, to_device, why_no_kernels
@@ -108,8 +109,8 @@ class CachedModel:
         self.experts = experts_of(model)
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
         self.attention = Attention(model)
-        kinds = getattr(config, "layer_types", None) or ()
-        self.recurrent = frozenset(n for n, kind in enumerate(kinds) if kept_by(kind))
+        self.kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+        self.recurrent = any(map(keeps_state, self.kinds))
         self.why_no_bands = "it has not been tried"
         self.fused: Fused | None = None
         self.gpu_pass: GpuPass | None = None
@@ -142,7 +143,7 @@ class CachedModel:
         with launching_on(self.device), torch.no_grad(), self.evaluating():
             if reason := self._why_not(self._decoded(lengths, whole), length, lengths):
                 raise UserError(
-                    f"the local engine can't drive a {name!r} model: {reason}; use another engine"
+                    f"the local engine can't drive a {name!r} model: {reason}; {ELSEWHERE}"
                 )
             why_no_graphs = "" if cuda_graphs else "engine.cuda_graphs is off"
             if self.device.type == "cpu":
@@ -230,7 +231,7 @@ class CachedModel:
 
     def _cache(self, num_slots: int, max_cached: int | None = None) -> SlotCache:
         notes = self.experts is not None
-        return SlotCache(self.num_layers, num_slots, self.device, max_cached, notes, self.recurrent)
+        return SlotCache(self.num_layers, num_slots, self.device, max_cached, notes, self.kinds)
 
     def forward(self, ids: Tensor, positions: Tensor, span: Span, **more: Any) -> Tensor:
         """Logits [N, V] of each row's last column; ids and positions [N, Q]."""

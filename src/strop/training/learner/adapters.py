@@ -96,7 +96,18 @@ def read(model: Any, folder: Path, names: Sequence[str] = ()) -> Any:
 
 
 def _together(made: Any, model: Any, names: Sequence[str]) -> Any:
-    """The PeftModel; with several adapters its passes run each row under the row's own."""
+    """The PeftModel; with several adapters its passes run each row under the row's own.
+
+    Raises UserError where layers share a weight: adapters of each could not be merged into it.
+    """
+    owners: dict[int, str] = {}
+    for path, module in made.named_modules():
+        base = getattr(module, "base_layer", None)
+        if base is not None and (other := owners.setdefault(id(base.weight), path)) != path:
+            raise UserError(
+                f"model.lora_targets: {other} and {path} share their weight, so the adapters "
+                "of both could not be merged into it: name other layers"
+            )
     if names:
         adapted.route(model, names[0]).known = list(names)
         for name in names:

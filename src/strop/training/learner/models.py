@@ -378,6 +378,9 @@ def _why(error: Exception) -> str:
     text = " ".join(str(error).split())
     if "trust_remote_code" in text:
         return "it needs code that lies beside its weights, and strop runs no such code"
+    if 'attn_implementation="eager"' in text:  # what transformers advises
+        kind = text.partition(" does not support")[0]
+        return f"{kind} has no such attention as asked for: set model.attention=eager"
     text = text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ..."
     plain = isinstance(error, (OSError, ValueError, RuntimeError)) and text
     return text if plain else f"{type(error).__name__}: {text}".rstrip(": ")

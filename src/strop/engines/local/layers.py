@@ -1,0 +1,205 @@
+"""What the layers of a model keep in a slot cache: keys and values of tokens, a state, or both.
+
+Recurrent layers (linear attention, state spaces, short convolutions) keep a state: that after all
+computed tokens of a slot, from which no earlier one can be had. So only a row that goes on from
+exactly there may copy it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import cache_utils
+from transformers.cache_utils import CacheLayerMixin
+
+# Both are missing in older versions of transformers, where no such model is driven.
+KINDS = getattr(cache_utils, "DYNAMIC_LAYER_TYPE_MAPPING", {})
+Base: Any = getattr(cache_utils, "LinearAttentionCacheLayerMixin", CacheLayerMixin)
+FEED_FORWARD = ("mlp", "moe")  # layers that keep nothing, where each layer is of one kind
+MASK_KINDS = ("full_attention", "sliding_attention")
+
+# Layers that have attention, by their kind: the kind of attention whose mask they take. The first
+# keep a state as well.
+BOTH = dict(zip(("hybrid", "hybrid_sliding"), MASK_KINDS, strict=True)) if KINDS else {}
+MASKED = {kind: kind for kind in MASK_KINDS} | BOTH
+
+
+def keeps_state(kind: str) -> bool:
+    """Whether layers of a kind keep a state."""
+    return kind in BOTH or KINDS.get(kind) is getattr(cache_utils, "LinearAttentionLayer", 0)
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer: [lines, heads, places, head size], at the start of `memory`."""
+
+    is_sliding = False
+
+    def __init__(self, cache: Any) -> None:
+        super().__init__()
+        self.cache = cache
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.memory: dict[str, Tensor] = {}
+        for name, new in (("keys", key_states), ("values", value_states)):
+            store = new.new_zeros(self.cache.lines, new.shape[1], self.cache.places, new.shape[3])
+            self.memory[name] = store.view(-1)
+            setattr(self, name, store)
+        self.is_initialized = True
+        self.cache.moved += 1
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        span = self.cache.span
+        written = self.cache.written(key_states.shape[1])
+        several = key_states.shape[2] > 1  # then heads must move behind tokens
+        for store, new in ((self.keys, key_states), (self.values, value_states)):
+            size = store.shape[3]
+            vectors = new.transpose(1, 2) if several else new
+            store.view(-1, size).index_copy_(0, written, vectors.reshape(-1, size))
+        if span.fresh:
+            return key_states, value_states
+        rows, used = span.rows, span.used
+        if isinstance(rows, slice):
+            return self.keys[rows, :, :used], self.values[rows, :, :used]
+        keys, values = self.keys[:, :, :used], self.values[:, :, :used]
+        return keys.index_select(0, rows), values.index_select(0, rows)
+
+    def stores(self, length: int) -> list[Tensor]:
+        """Keys and values of each slot's first `length` tokens."""
+        return [self.keys.narrow(2, 0, length), self.values.narrow(2, 0, length)]
+
+    def shape(self, old: Tensor, lines: int, places: int) -> tuple[int, ...]:
+        """The shape of a store for so many lines and places."""
+        return lines, old.shape[1], places, old.shape[3]
+
+    def clear(self, lines: Any, places: slice | Tensor) -> None:
+        """Zero some places of these lines."""
+        for store in (self.keys, self.values):
+            store[lines, :, places] = 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.span.used, 0
+
+    def get_seq_length(self) -> int:
+        return 0  # rows differ; positions and masks are always given explicitly
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length  # its name before transformers 5.13
+
+
+class StateLayer(Base):
+    """The states of one layer of a `SlotCache`, [lines, ...] each: `conv` of its convolution, and
+    `recurrent`.
+
+    Within a pass `conv_states` and `recurrent_states` have those of the rows of the pass, in which
+    models also write; `close` brings them back where they are copies.
+    """
+
+    is_sliding = False
+
+    def __init__(self, cache: Any) -> None:
+        super().__init__()
+        self.cache = cache
+        self.is_initialized = False
+        self.memory: dict[str, Tensor] = {}
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: each state is made when it is first written."""
+
+    def open(self) -> None:
+        """Show the states of the rows of the pass that begins."""
+        rows = self.cache.span.rows
+        for name, shown in (("conv", self.conv_states), ("recurrent", self.recurrent_states)):
+            shown[0] = getattr(self, name)[rows] if name in self.memory else None
+        self.has_previous_state[0] = self.is_initialized
+
+    def close(self) -> None:
+        """Store the states of the rows of the pass that has ended."""
+        rows = self.cache.span.rows
+        if isinstance(rows, slice):
+            return
+        for name, shown in (("conv", self.conv_states), ("recurrent", self.recurrent_states)):
+            if shown[0] is not None:
+                getattr(self, name).index_copy_(0, rows, shown[0])
+
+    def update_conv_state(
+        self, conv_states: Tensor, state_idx: int = 0, conv_kernel_size: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:  # fmt: skip
+        """Append new columns [N, channels, Q] to those that the convolution saw; returns both."""
+        kept = self._shown("conv", conv_states[..., :1], conv_kernel_size or conv_states.shape[-1])
+        whole = torch.cat([kept, conv_states], dim=-1)
+        kept.copy_(whole[..., -kept.shape[-1] :])
+        return whole
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: Any
+    ) -> Tensor:
+        """Replace the recurrence's state [N, ...]."""
+        size = recurrent_states.shape[-1]
+        shown = self._shown("recurrent", recurrent_states[..., :1], size)
+        shown.copy_(recurrent_states)
+        return shown
+
+    def _shown(self, name: str, like: Tensor, size: int) -> Tensor:
+        """The rows' state of this name, made where there is none. like: [N, ..., 1]."""
+        shown = self.conv_states if name == "conv" else self.recurrent_states
+        if name not in self.memory:
+            store = like.new_zeros(self.cache.lines, *like.shape[1:-1], size)
+            self.memory[name] = store.view(-1)
+            setattr(self, name, store)
+            self.is_initialized = True
+            shown[0] = store[self.cache.span.rows]
+        state: Tensor = shown[0]
+        return state
+
+    # What `SlotCache` does with the stores of any layer.
+
+    def stores(self, length: int) -> list[Tensor]:
+        """All states; of a slot's first `length` tokens there are none but the newest."""
+        return [getattr(self, name) for name in self.memory]
+
+    def shape(self, old: Tensor, lines: int, places: int) -> tuple[int, ...]:
+        """The shape of a store for so many lines."""
+        return (lines, *old.shape[1:])
+
+    def clear(self, lines: Any, places: Any) -> None:
+        """Zero the states of these lines."""
+        for store in self.stores(0):
+            store[lines] = 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.span.used, 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length
+
+
+class HybridLayer(StateLayer, CacheLayerMixin):
+    """A layer that keeps states, and keys and values `beside` them."""
+
+    def __init__(self, cache: Any) -> None:
+        super().__init__(cache)
+        self.beside = SlotLayer(cache)
+
+    def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        return self.beside.update(*args, **kwargs)
+
+
+def layer_of(kind: str, cache: Any) -> Any:
+    """A layer of this kind for a `SlotCache`."""
+    if kind in BOTH:
+        return HybridLayer(cache)
+    return StateLayer(cache) if keeps_state(kind) else SlotLayer(cache)
