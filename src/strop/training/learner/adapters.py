@@ -102,8 +102,8 @@ def _together(made: Any, model: Any, names: Sequence[str]) -> Any:
     """
     owners: dict[int, str] = {}
     for path, module in made.named_modules():
-        base = getattr(module, "base_layer", None)
-        if base is not None and (other := owners.setdefault(id(base.weight), path)) != path:
+        weight = getattr(getattr(module, "base_layer", None), "weight", None)
+        if weight is not None and (other := owners.setdefault(id(weight), path)) != path:
             raise UserError(
                 f"model.lora_targets: {other} and {path} share their weight, so the adapters "
                 "of both could not be merged into it: name other layers"
