@@ -1,6 +1,7 @@
 """Each route has the fields that proxies and trainers read, and refuses what it cannot do."""
 
 import json
+from socket import IPPROTO_TCP, TCP_NODELAY
 
 import httpx2
 import openai
@@ -419,3 +420,10 @@ def test_a_port_that_is_taken(server):
     taken = f"port {server.port} of 127.0.0.1 cannot be used"
     with pytest.raises(UserError, match=taken), served(Speaker(), port=server.port):
         raise AssertionError("it is served twice")
+
+
+def test_parts_of_an_answer_wait_for_no_acknowledgement(server, plain):
+    """Else each answer on an open connection takes 40 ms longer."""
+    plain.get("/health")
+    for each in server._server.server_state.connections:
+        assert each.transport.get_extra_info("socket").getsockopt(IPPROTO_TCP, TCP_NODELAY)
