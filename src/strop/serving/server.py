@@ -148,7 +148,7 @@ def _listen(host: str, port: int) -> socket.socket:
     """Open a listening socket. Raises UserError where that is not possible."""
     try:
         family = socket.AF_INET6 if _is_version_6(host) else socket.AF_INET
-        # Only of sockets that name TCP does asyncio send small parts at once: else each answer on an
+        # asyncio sends small parts at once only of sockets that name TCP: else each answer on an
         # open connection waits 40 ms for the client to acknowledge the part before.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
