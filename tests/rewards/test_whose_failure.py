@@ -5,7 +5,7 @@ from grading import grade, spec
 
 from strop.rewards.grader import Grader, reference
 from strop.support.exits import Exit
-from strop.training.services.grading import counted
+from strop.training.services.run import counted
 
 REWARDS = """
 import os, time

@@ -22,7 +22,8 @@ from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
 from strop.traces.reading import row_of
 from strop.traces.records import Rollout, TurnRecord
-from strop.training.services.grading import RunGrading
+from strop.training.services import run as services
+from strop.training.services.run import RunGrading
 from strop.training.settings import config
 
 
@@ -291,9 +292,7 @@ def test_answers_that_are_sampled_beside_recorded_ones_have_the_functions_score_
     found = Graded(zeros_B[:, None], zeros_B + 3, zeros_B == 0, {}, zeros_B.long())
     monkeypatch.setattr(RunGrading, "_verified", lambda self, batch: found)
     with_own = found._replace(outcome_B=zeros_B + 4)
-    monkeypatch.setattr(
-        "strop.training.services.grading.with_episodes", lambda batch, verified: with_own
-    )
+    monkeypatch.setattr(services, "with_episodes", lambda batch, verified: with_own)
     given: Any = (SimpleNamespace(own_reward=own_reward, environment=None), None, None, None)
     grading = RunGrading(*given)
     assert grading.grade(batch.set(reward_K=torch.ones(2))).outcome_B.tolist() == [4, 4]

@@ -15,7 +15,7 @@ from strop.training.learner.step_metrics import (
     reward_metrics,
     source_metrics,
 )
-from strop.training.services.grading import _beside_pending, _with_ends
+from strop.training.services.run import _beside_pending, _with_ends
 
 
 @pytest.mark.parametrize("counted", [True, False])

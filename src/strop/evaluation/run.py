@@ -20,8 +20,7 @@ from strop.parts.reward.weigh_measures import last_measures
 from strop.parts.rollout import substitutes
 from strop.parts.rollout.base import roll_out
 from strop.support.loading import attribute
-from strop.training.services.grading import RunGrading
-from strop.training.services.run import RunServices
+from strop.training.services.run import RunGrading, RunServices
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,7 @@ from strop.training.playing import open_environment_workers
 from strop.training.record import checkpoint
 from strop.training.references import reference_of, served_of
 from strop.training.services.agents import AT_ONCE
-from strop.training.services.grading import NoGrader, RunGrading
-from strop.training.services.run import RunServices, serve
+from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
 from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import SMALL, RunConfig
 from strop.training.settings.sections import CriticSettings, DataSettings, RewardSettings

@@ -8,7 +8,7 @@ from fakes.services import FakeServices, FakeTexts
 from strop.environments.tasks import Task
 from strop.parts.reward.reward_majority_answer import RewardMajorityAnswer
 from strop.support.errors import UserError
-from strop.training.services.grading import NoGrader, RunGrading
+from strop.training.services.run import NoGrader, RunGrading
 
 
 def voted(answers, groups=None, unscored=(), outcome=None, **fields):
