@@ -44,7 +44,7 @@ def test_rows_that_exit_raise_or_hang_cost_only_themselves():
     messages = {f.row: f.message for f in grades.failures}
     assert "exit code 7" in messages[1]
     assert "RuntimeError: bad row: raise" in messages[3]
-    assert "rewards.py:19" in messages[3]
+    assert "rewards.py:25" in messages[3]
     assert "SIGSEGV" in messages[6]
     assert grades.scored_B.tolist() == [True, False, True, False, False, True, False, False]
     # The rest was scored in one call: shares of 2 + 1 + 5 characters.

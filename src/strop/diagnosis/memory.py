@@ -74,7 +74,7 @@ class Shape:
     @classmethod
     def of(cls, settings: Any, model: Any, config: Any) -> "Shape":
         """The shape of a model; numbers that its configuration lacks are taken as in Llama."""
-        from strop.engines.local.layers import BOTH, keeps_state
+        from strop.engines.local.states import BOTH, keeps_state
 
         heads, hidden = config.num_attention_heads, config.hidden_size
         size = getattr(config, "head_dim", None) or hidden // heads

@@ -26,9 +26,9 @@ from strop.engines.local.cache import (
 from strop.engines.local.cuda_graphs import Graphs, rounded
 from strop.engines.local.fused import Fused, Logits, why_not
 from strop.engines.local.gpu_pass import GpuPass, why_not_heads
-from strop.engines.local.layers import keeps_state
 from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, lay_out
+from strop.engines.local.states import keeps_state
 from strop.support import linear
 from strop.support.adapted import routes_of
 from strop.support.devices import launching_on, to_device, why_no_kernels

@@ -1,8 +1,7 @@
-"""What the layers of a model keep in a slot cache: keys and values of tokens, a state, or both.
+"""The states of recurrent layers, in slots: of linear attention, state spaces, short convolutions.
 
-Recurrent layers (linear attention, state spaces, short convolutions) keep a state: that after all
-computed tokens of a slot, from which no earlier one can be had. So only a row that goes on from
-exactly there may copy it.
+A slot's state is that after all of its computed tokens, and no earlier one can be had from it. So
+only a row that goes on from exactly there may copy it. Some layers keep keys and values as well.
 """
 
 from __future__ import annotations
@@ -29,69 +28,6 @@ MASKED = {kind: kind for kind in MASK_KINDS} | BOTH
 def keeps_state(kind: str) -> bool:
     """Whether layers of a kind keep a state."""
     return kind in BOTH or KINDS.get(kind) is getattr(cache_utils, "LinearAttentionLayer", 0)
-
-
-class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer: [lines, heads, places, head size], at the start of `memory`."""
-
-    is_sliding = False
-
-    def __init__(self, cache: Any) -> None:
-        super().__init__()
-        self.cache = cache
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.memory: dict[str, Tensor] = {}
-        for name, new in (("keys", key_states), ("values", value_states)):
-            store = new.new_zeros(self.cache.lines, new.shape[1], self.cache.places, new.shape[3])
-            self.memory[name] = store.view(-1)
-            setattr(self, name, store)
-        self.is_initialized = True
-        self.cache.moved += 1
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        span = self.cache.span
-        written = self.cache.written(key_states.shape[1])
-        several = key_states.shape[2] > 1  # then heads must move behind tokens
-        for store, new in ((self.keys, key_states), (self.values, value_states)):
-            size = store.shape[3]
-            vectors = new.transpose(1, 2) if several else new
-            store.view(-1, size).index_copy_(0, written, vectors.reshape(-1, size))
-        if span.fresh:
-            return key_states, value_states
-        rows, used = span.rows, span.used
-        if isinstance(rows, slice):
-            return self.keys[rows, :, :used], self.values[rows, :, :used]
-        keys, values = self.keys[:, :, :used], self.values[:, :, :used]
-        return keys.index_select(0, rows), values.index_select(0, rows)
-
-    def stores(self, length: int) -> list[Tensor]:
-        """Keys and values of each slot's first `length` tokens."""
-        return [self.keys.narrow(2, 0, length), self.values.narrow(2, 0, length)]
-
-    def shape(self, old: Tensor, lines: int, places: int) -> tuple[int, ...]:
-        """The shape of a store for so many lines and places."""
-        return lines, old.shape[1], places, old.shape[3]
-
-    def clear(self, lines: Any, places: slice | Tensor) -> None:
-        """Zero some places of these lines."""
-        for store in (self.keys, self.values):
-            store[lines, :, places] = 0
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.cache.span.used, 0
-
-    def get_seq_length(self) -> int:
-        return 0  # rows differ; positions and masks are always given explicitly
-
-    def get_max_length(self) -> int:
-        return -1
-
-    get_max_cache_shape = get_max_length  # its name before transformers 5.13
 
 
 class StateLayer(Base):
@@ -190,16 +126,10 @@ class StateLayer(Base):
 class HybridLayer(StateLayer, CacheLayerMixin):
     """A layer that keeps states, and keys and values `beside` them."""
 
-    def __init__(self, cache: Any) -> None:
+    def __init__(self, cache: Any, beside: Any) -> None:
         super().__init__(cache)
-        self.beside = SlotLayer(cache)
+        self.beside = beside
 
     def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        return self.beside.update(*args, **kwargs)
-
-
-def layer_of(kind: str, cache: Any) -> Any:
-    """A layer of this kind for a `SlotCache`."""
-    if kind in BOTH:
-        return HybridLayer(cache)
-    return StateLayer(cache) if keeps_state(kind) else SlotLayer(cache)
+        found: tuple[Tensor, Tensor] = self.beside.update(*args, **kwargs)
+        return found
