@@ -425,5 +425,7 @@ def test_a_port_that_is_taken(server):
 def test_parts_of_an_answer_wait_for_no_acknowledgement(server, plain):
     """Else each answer on an open connection takes 40 ms longer."""
     plain.get("/health")
-    for each in server._server.server_state.connections:
+    connections = [*server._server.server_state.connections]
+    assert connections
+    for each in connections:
         assert each.transport.get_extra_info("socket").getsockopt(IPPROTO_TCP, TCP_NODELAY)

@@ -8,7 +8,7 @@ from fakes.policy import TEMPLATE, Speaker, asking, by_bytes, message, served
 from test_responses_and_messages import CUSTOM, FLAT, anthropic_of, openai_of
 from test_tool_use import TOOLS
 
-from strop.data.tool_calls import parted
+from strop.data.tool_calls import split_thought
 
 CALL = "<tool_call>\n<function=add>\n<parameter=x>\n4\n</parameter>\n</function>\n</tool_call>"
 QWEN = (files("trl") / "chat_templates" / "qwen3_5_think.jinja").read_text("utf-8")
@@ -124,7 +124,16 @@ def test_a_template_that_reads_no_thoughts_shows_them_in_the_content() -> None:
     ],
 )
 def test_parts_of_an_answer(text: str, begun: bool, found: tuple[str, str]) -> None:
-    assert parted(text, begun) == found
+    assert split_thought(text, begun) == found
+
+
+def test_a_reasoning_item_without_text_is_no_message() -> None:
+    speaker = Speaker()
+    told = [{"type": "reasoning", "summary": []}, {"role": "user", "content": "hi"}]
+    with served(speaker) as server, asking(server) as client:
+        body = {"model": "policy", "input": told}
+        assert client.post("/v1/responses", json=body).status_code == 200
+    assert by_bytes().decode(speaker.calls[-1].prompt_ids) == "user: hi\nassistant:"
 
 
 def test_thoughts_that_are_no_text_are_refused() -> None:

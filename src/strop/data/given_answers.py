@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from strop.data.encode import NOTHING, ids_of, with_tools
-from strop.data.prompts import Prompt, joined
+from strop.data.prompts import Prompt, text_of_parts
 from strop.data.rendering import applied, left_out
 from strop.support.errors import UserError
 from strop.support.unknown_characters import check_characters
@@ -58,7 +58,7 @@ def answer_text(given: Any) -> str:
     """The text of a given answer; empty when it is none."""
     if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Mapping):
         own = given[0].get("role") == "assistant"
-        given = joined(given[0].get("content")) if own else None
+        given = text_of_parts(given[0].get("content")) if own else None
     return given if isinstance(given, str) else ""
 
 

@@ -42,7 +42,7 @@ class Origin(NamedTuple):
     weight: float = 1.0
 
 
-def joined(content: Any) -> Any:
+def text_of_parts(content: Any) -> Any:
     """Content that is a list of parts of text as one text; any other as it is."""
     if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
         return content

@@ -104,7 +104,7 @@ def spoken(text: str) -> str:
     return THOUGHT.sub("", text)
 
 
-def parted(text: str, begun: bool = False) -> tuple[str, str]:
+def split_thought(text: str, begun: bool = False) -> tuple[str, str]:
     """The thought with which an answer begins, and the rest. begun: its prompt opens the thought,
     which then ends with the answer where nothing closes it.
     """

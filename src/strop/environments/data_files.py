@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from strop.data.prompt_rows import Many, Pack, PromptRows, stride, those
-from strop.data.prompts import Origin, Prompt, joined
+from strop.data.prompts import Origin, Prompt, text_of_parts
 from strop.data.read import Row, Source, named_sources, open_source
 from strop.data.row_layouts import Reader, Renaming, from_question, reader_of, renamed
 from strop.environments.tasks import Task, check_columns
@@ -201,7 +201,7 @@ def _checked_message(message: Any, where: str) -> dict[str, Any]:
         if key not in message:
             keys = ", ".join(map(str, message)) or "none"
             raise UserError(f"{where} has no {key!r}; its keys are {keys}: add it")
-    message = {**message, "content": joined(message["content"])}
+    message = {**message, "content": text_of_parts(message["content"])}
     if not isinstance(message["role"], str) or not (
         isinstance(message["content"], str) or (calls_a_tool and message["content"] is None)
     ):

@@ -14,8 +14,8 @@ from strop.data.tool_calls import (
     THOUGHT,
     ParsedCall,
     functions_of,
-    parted,
     read_action,
+    split_thought,
 )
 from strop.serving.fields import refuse
 from strop.serving.protocol import ModelAnswer, ModelCall
@@ -240,7 +240,7 @@ def _read(wanted: Wanted, answer: ModelAnswer, tokenizer: Any, number: int, form
     text, thoughts = _text(wanted, answer, tokenizer), ""
     if wanted.thoughts:
         before = tokenizer.decode(list(call.prompt_ids[-END:]))
-        thoughts, text = parted(text, begun=before.rstrip().endswith("<think>"))
+        thoughts, text = split_thought(text, begun=before.rstrip().endswith("<think>"))
     calls: list[dict[str, Any]] = []
     if wanted.tools:
         text, calls = read_tool_calls(text, f"call_{call.id}_{number}", form, call.tools)

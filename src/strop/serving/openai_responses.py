@@ -55,8 +55,8 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
                 message = {**found.pop(), **message}
             found.append(message)
         elif kind == "reasoning":
-            text = _thoughts(item, where)
-            found.append({"role": "assistant", "content": None, "reasoning_content": text})
+            if text := _thoughts(item, where):
+                found.append({"role": "assistant", "content": None, "reasoning_content": text})
         elif kind == "function_call":
             if not found or found[-1]["role"] != "assistant":
                 found.append({"role": "assistant", "content": None})
