@@ -74,11 +74,11 @@ class Shape:
     @classmethod
     def of(cls, settings: Any, model: Any, config: Any) -> "Shape":
         """The shape of a model; numbers that its configuration lacks are taken as in Llama."""
-        from strop.engines.local.states import BOTH, keeps_state
+        from strop.engines.local.states import KINDS
 
         heads, hidden = config.num_attention_heads, config.hidden_size
         size = getattr(config, "head_dim", None) or hidden // heads
-        kinds = getattr(config, "layer_types", None) or ()
+        kinds = [KINDS.get(kind) for kind in getattr(config, "layer_types", None) or ()]
         return cls(
             parameters=sum(p.numel() for p in model.parameters()),
             trained=trained(settings, model),
@@ -90,7 +90,7 @@ class Shape:
             kv_heads=(getattr(config, "num_key_value_heads", None) or heads) * size,
             intermediate=getattr(config, "intermediate_size", None) or 4 * hidden,
             softcap=bool(getattr(config, "final_logit_softcapping", None)),
-            recurrent=sum(keeps_state(kind) and kind not in BOTH for kind in kinds),
+            recurrent=sum(kind is not None and kind.state and not kind.mask for kind in kinds),
         )
 
     def layer(self, b: int, o: int) -> int:

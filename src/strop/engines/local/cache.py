@@ -18,15 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from strop.engines.local.states import (
-    BOTH,
-    FEED_FORWARD,
-    MASK_KINDS,
-    MASKED,
-    HybridLayer,
-    StateLayer,
-    keeps_state,
-)
+from strop.engines.local.states import KINDS, HybridLayer, StateLayer
 from strop.support.devices import to_device
 from strop.support.errors import UserError
 
@@ -115,9 +107,10 @@ class SlotLayer(CacheLayerMixin):
 
 def layer_of(kind: str, cache: Any) -> Any:
     """A layer of this kind for a `SlotCache`."""
-    if kind in BOTH:
-        return HybridLayer(cache, SlotLayer(cache))
-    return StateLayer(cache) if keeps_state(kind) else SlotLayer(cache)
+    mask, state = KINDS[kind]
+    if not state:
+        return SlotLayer(cache)
+    return HybridLayer(cache, SlotLayer(cache)) if mask else StateLayer(cache)
 
 
 ELSEWHERE = "generate with another engine, such as engine.kind=vllm (docs/ENGINES.md)"
@@ -364,7 +357,7 @@ class Attention:
                 f"the local engine can't mask attn_implementation={self.implementation!r}; "
                 "load the model with attn_implementation='sdpa'"
             )
-        others = sorted(k for k in kinds - {*MASKED, *FEED_FORWARD} if not keeps_state(k))
+        others = sorted(kinds - KINDS.keys())
         # "vision" means that only the tokens of an image see those behind them
         if getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision"):
             others = ["bidirectional attention"]
@@ -375,20 +368,21 @@ class Attention:
                 f"the local engine can't drive a {config.model_type!r} model: it has no cache for "
                 f"{', '.join(others)}; {ELSEWHERE}"
             )
-        needed = {MASKED[kind] for kind in kinds if kind in MASKED}
+        needed = {KINDS[kind].mask for kind in kinds} - {None}
         if kinds and not needed:
             self.kinds: tuple[str, ...] = ()
         elif "sliding_attention" in needed:
-            self.kinds = MASK_KINDS
+            self.kinds = ("full_attention", "sliding_attention")
         elif kinds or self.window is None:
             self.kinds = ("full_attention",)
         else:  # one window for all layers, as in Mistral
             self.kinds = ("sliding_attention",)
         # The mask of each kind of layer, by the names that models give them; None: it has none.
         self.names: dict[str, str | None] = {}
-        if kinds - set(MASK_KINDS):
-            more = ("linear_attention", "conv") if kinds & set(BOTH) else ()
-            self.names = {kind: MASKED.get(kind) for kind in (*self.kinds, *sorted(kinds), *more)}
+        if any(kind != KINDS[kind].mask for kind in kinds):
+            both = any(KINDS[kind].mask and KINDS[kind].state for kind in kinds)
+            more = ("linear_attention", "conv") if both else ()
+            self.names = {kind: KINDS[kind].mask for kind in (*self.kinds, *sorted(kinds), *more)}
         self.dtype = model.dtype
         self.size = self.width = 0  # positions that `steps` covers, places of `lines`
         self.steps: list[Tensor] = []

@@ -28,7 +28,7 @@ from strop.engines.local.fused import Fused, Logits, why_not
 from strop.engines.local.gpu_pass import GpuPass, why_not_heads
 from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, lay_out
-from strop.engines.local.states import keeps_state
+from strop.engines.local.states import KINDS
 from strop.support import linear
 from strop.support.adapted import routes_of
 from strop.support.devices import launching_on, to_device, why_no_kernels
@@ -110,7 +110,7 @@ class CachedModel:
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
         self.attention = Attention(model)
         self.kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
-        self.recurrent = any(map(keeps_state, self.kinds))
+        self.recurrent = any(KINDS[kind].state for kind in self.kinds)
         self.why_no_bands = "it has not been tried"
         self.fused: Fused | None = None
         self.gpu_pass: GpuPass | None = None

@@ -6,7 +6,7 @@ only a row that goes on from exactly there may copy it. Some layers keep keys an
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,20 +14,30 @@ from transformers import cache_utils
 from transformers.cache_utils import CacheLayerMixin
 
 # Both are missing in older versions of transformers, where no such model is driven.
-KINDS = getattr(cache_utils, "DYNAMIC_LAYER_TYPE_MAPPING", {})
+LAYERS = getattr(cache_utils, "DYNAMIC_LAYER_TYPE_MAPPING", {})
 Base: Any = getattr(cache_utils, "LinearAttentionCacheLayerMixin", CacheLayerMixin)
-FEED_FORWARD = ("mlp", "moe")  # layers that keep nothing, where each layer is of one kind
-MASK_KINDS = ("full_attention", "sliding_attention")
-
-# Layers that have attention, by their kind: the kind of attention whose mask they take. The first
-# keep a state as well.
-BOTH = dict(zip(("hybrid", "hybrid_sliding"), MASK_KINDS, strict=True)) if KINDS else {}
-MASKED = {kind: kind for kind in MASK_KINDS} | BOTH
 
 
-def keeps_state(kind: str) -> bool:
-    """Whether layers of a kind keep a state."""
-    return kind in BOTH or KINDS.get(kind) is getattr(cache_utils, "LinearAttentionLayer", 0)
+class Kind(NamedTuple):
+    """What a layer of one kind keeps of a row's tokens.
+
+    mask: the kind of attention whose mask it takes, with keys and values; None: it has neither.
+    state: whether it keeps a state.
+    """
+
+    mask: str | None
+    state: bool = False
+
+
+# By the names of a configuration's `layer_types`. Layers of feed-forward alone keep nothing.
+KINDS = {name: Kind(name) for name in ("full_attention", "sliding_attention")}
+KINDS |= {name: Kind(None) for name in ("mlp", "moe")}
+for name, layer in LAYERS.items():
+    if layer is getattr(cache_utils, "LinearAttentionLayer", None):
+        KINDS[name] = Kind(None, state=True)
+for name, mask in (("hybrid", "full_attention"), ("hybrid_sliding", "sliding_attention")):
+    if name in LAYERS:
+        KINDS[name] = Kind(mask, state=True)
 
 
 class StateLayer(Base):
