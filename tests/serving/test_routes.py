@@ -176,7 +176,8 @@ REFUSED = {
     "no messages": ({"messages": []}, "at least one message", None),
     "a role": ({"messages": [{"role": "boss", "content": "x"}]}, "messages[0].role", None),
     "a picture": (
-        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "no text", None
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages[0].content has a part of type 'image_url'", None,
     ),
     "no content": ({"messages": [{"role": "user"}]}, "messages[0].content", None),
     "half a pair": ({"messages": message("\ud800")}, "not Unicode", None),
@@ -381,7 +382,7 @@ def test_prompts_are_those_of_the_run():
 
 def test_content_in_parts_is_text():
     speaker = Speaker()
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
     with served(speaker) as server, asking(server) as client:
         client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": parts}]})
     assert by_bytes().decode(speaker.calls[0].prompt_ids) == "user: ab\nassistant:"

@@ -78,13 +78,11 @@ HARMLESS = frozenset(
      "spaces_between_special_tokens", "speed", "store", "user", "user_profile_id",
      "verbosity", "vllm_xargs", "workspace_id"}
 )  # fmt: skip
-TEXTS = (
-    "text",
-    "input_text",
-    "output_text",
-    "reasoning_text",
-    "summary_text",
-)  # the types of parts that have a text
+# The types of parts that are text, and the field that has it.
+TEXTS = dict.fromkeys(
+    ("text", "input_text", "output_text", "reasoning_text", "summary_text"), "text"
+)
+TEXTS["refusal"] = "refusal"
 MOST_ANSWERS = 1024  # of one call
 BITS = 63  # of a seed
 
@@ -100,11 +98,12 @@ def texts_of(given: Any, where: str) -> str:
         return given
     if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
         raise refuse(f"{where} must be text or a list of objects", where)
-    for each in given:
-        if each.get("type") not in TEXTS or not isinstance(each.get("text"), str):
+    found = [each.get(TEXTS.get(str(each.get("type")))) for each in given]
+    for each, text in zip(given, found, strict=True):
+        if not isinstance(text, str):
             kind = each.get("type")
             raise refuse(f"{where} has a part of type {kind!r}: this model reads text", where)
-    return "".join(each["text"] for each in given)
+    return "".join(found)
 
 
 def tool_of(given: Mapping[str, Any], kind: str, schema: str) -> dict[str, Any]:

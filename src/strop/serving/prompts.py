@@ -11,7 +11,7 @@ from strop.data.encode import encode_prompt
 from strop.data.given_answers import THOUGHTS
 from strop.data.prompts import Prompt
 from strop.data.tool_calls import form_of
-from strop.serving.fields import refuse
+from strop.serving.fields import refuse, texts_of
 from strop.support.errors import UserError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -105,7 +105,8 @@ def _message(given: Mapping[str, Any], place: int, thought: str) -> dict[str, An
     if role not in ROLES:
         raise refuse(f"{where}.role is {role!r}: give one of {', '.join(ROLES)}", where)
     calls, thoughts = given.get("tool_calls") or [], _thoughts(given, where)
-    content = _content(given.get("content"), where, bool(calls or thoughts))
+    said = given.get("content")
+    content = "" if said is None and (calls or thoughts) else texts_of(said, f"{where}.content")
     if thoughts and not thought:
         content = f"<think>\n{thoughts}\n</think>\n\n{content}"
     ours = {"tool_calls", "content", *THOUGHTS}
@@ -124,18 +125,6 @@ def _thoughts(given: Mapping[str, Any], where: str) -> str:
     if not isinstance(found, str):
         raise refuse(f"{where} has thoughts that are no text", where)
     return found
-
-
-def _content(content: Any, where: str, may_lack: bool) -> str:
-    if content is None and may_lack:
-        return ""
-    if isinstance(content, str):
-        return content
-    parts = _list(content, f"{where}.content")
-    texts = [each.get("text") for each in parts if each.get("type") in ("text", "refusal")]
-    if len(texts) != len(parts) or not all(isinstance(each, str) for each in texts):
-        raise refuse(f"{where}.content has parts that are no text: this model reads text", where)
-    return "".join(texts)  # type: ignore[arg-type]
 
 
 def _call(given: Mapping[str, Any], where: str) -> dict[str, Any]:
