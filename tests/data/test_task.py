@@ -93,6 +93,14 @@ def test_reasoning_gym_rows_and_scores(name):
     assert max(got[3:]) < 1.0
 
 
+def test_reasoning_gym_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
+    monkeypatch.delitem(sys.modules, "strop.environments.reasoning_gym")
+    monkeypatch.delattr("strop.environments.reasoning_gym")
+    with pytest.raises(UserError, match=r"pip install 'strop\[reasoning-gym\]'"):
+        load_task("reasoning_gym:chain_sum")
+
+
 def test_reasoning_gym_evaluation_does_not_depend_on_the_training_size():
     small, large = (load_task("reasoning_gym:chain_sum", num_train=n) for n in (5, 50))
     assert (small.heldout, small.validation) == (large.heldout, large.validation)

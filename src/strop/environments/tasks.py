@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from strop.data.prompts import MAX_SPLIT_ROWS, Origin, Prompt, number_rows
 from strop.rewards.source import RewardSpec
-from strop.support.errors import UserError, did_you_mean
+from strop.support.errors import UserError, did_you_mean, needs_extra
 from strop.support.exits import Exit
 from strop.support.loading import attribute
 
@@ -178,7 +178,8 @@ def _puzzles(name: str, member: str, sizes: Sizes, seed: int, config: Mapping[st
 
 
 def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
-    from strop.environments import reasoning_gym  # the library takes two seconds to import
+    with needs_extra("tasks of reasoning_gym need the package reasoning-gym", "reasoning-gym"):
+        from strop.environments import reasoning_gym  # the library takes two seconds to import
 
     rows = reasoning_gym.draw_splits(member, sizes, seed, config)
     splits = dict[str, Any]()
