@@ -50,6 +50,7 @@ def refused(strop, lab, tmp_path, monkeypatch):
     [
         (["grppo"], ["no recipe 'grppo'", "grpo", "strop recipes"]),
         (["grpo", "dapo"], ["one recipe at a time", "grpo and dapo"]),
+        (["model.name=no:fire:one"], ["no:fire:one"]),
         (["grpo(clip_hgh=0.3)"], ["no parameter clip_hgh", "did you mean clip_high"]),
         (["grpo(clip_high='a')"], ["clip_high takes a number", "'a'"]),
         (["grpo(eps=__import__('os'))"], ["no schedule __import__"]),

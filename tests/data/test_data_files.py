@@ -260,7 +260,7 @@ def test_folder_without_and_with_the_datasets_package(tmp_path, monkeypatch):
     assert "datasets did not save" in refusal(tmp_path)
     (tmp_path / "dataset_info.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert "pip install datasets" in refusal(tmp_path)
+    assert "pip install 'strop[data]'" in refusal(tmp_path)
     module = types.SimpleNamespace(load_from_disk=lambda path: saved)
     monkeypatch.setitem(sys.modules, "datasets", module)
     assert rows_of(load_data(tmp_path).train) == ROWS

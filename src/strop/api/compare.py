@@ -8,8 +8,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rich.console import Console
-
 from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.folders import numbered, path_of
@@ -40,6 +38,7 @@ from strop.evaluation.at_k import usual_ks
 from strop.method.shown import dotted
 from strop.support.errors import UserError
 from strop.support.loading import PICKLED, same_pickled
+from strop.support.output import plain_console
 from strop.support.writing import writing
 from strop.training.record.run_folder import GIVEN
 
@@ -254,7 +253,7 @@ def resume_comparison(folder: str | Path, jobs: int = 0, progress: bool = True) 
 
 
 def _carried_out(plan: Plan, folder: Path, jobs: int, progress: bool) -> Comparison:
-    console = Console(highlight=False, soft_wrap=True, quiet=not progress)
+    console = plain_console(soft_wrap=True, quiet=not progress)
     with messages_in_python():
         found = carry_out(plan, folder, jobs, console)
         found.check(f"make the same call with out={str(folder)!r}")

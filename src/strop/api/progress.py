@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strop.method.charts import not_logged, panel_of
+from strop.support.output import plain_console
 from strop.tracking.metrics_file import SETS, is_number, set_of
 from strop.tracking.watch import sampled, shortened
 
@@ -38,9 +39,7 @@ class Progress:
         """quiet: print only the end. shown: False in a process that leaves printing to another.
         answers: how many sampled answers to show at steps whose rollouts are written.
         """
-        self.console = Console(
-            highlight=False, quiet=not shown, force_terminal=None if shown else False
-        )
+        self.console = plain_console(quiet=not shown, force_terminal=None if shown else False)
         self.console.soft_wrap = not self.console.is_terminal  # a file keeps its lines whole
         self.quiet, self.answers = quiet, answers
         self.watch: Watch | None = None
@@ -361,6 +360,6 @@ class NotebookLive:
 
 def as_html(panel: "RenderableType", width: int = 100) -> str:
     """The text that rich would print, with its colours."""
-    console = Console(file=io.StringIO(), record=True, width=width, force_jupyter=False)
+    console = plain_console(file=io.StringIO(), record=True, width=width, force_jupyter=False)
     console.print(panel)
     return console.export_html(inline_styles=True, code_format=PRE)

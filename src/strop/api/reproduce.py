@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.folders import path_of
@@ -24,6 +22,7 @@ from strop.comparison.scores import by_metric
 from strop.comparison.verdict import Compared, judge
 from strop.support.about import VERSION
 from strop.support.errors import UserError
+from strop.support.output import plain_console
 from strop.training.settings.config import RunConfig
 
 LIMITS = Limits(most=1500, draws=1000)
@@ -171,7 +170,7 @@ def _trained(
     )
     folder = out / claim.id.replace("/", "-")
     plan.keep(folder)
-    console = Console(highlight=False, soft_wrap=True, quiet=not progress)
+    console = plain_console(soft_wrap=True, quiet=not progress)
     found = carry_out(plan, folder, jobs, console)
     found.check(f"look at {claim.id} again with the same out, {str(out)!r}")
     scores = by_metric(found.rows)

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rich.console import Console
-
 from strop.api.arguments import checked
 from strop.api.folders import numbered, path_of
 from strop.api.inputs import Data, Reward, sections_of, tidied, with_judges, with_parts
@@ -17,6 +15,7 @@ from strop.comparison.sequence import NAME, Result, carry_out, plan_of
 from strop.comparison.sequence_page import markdown, write_result
 from strop.evaluation.task_matrix import Kept
 from strop.support.errors import UserError
+from strop.support.output import plain_console
 from strop.training.record.run_folder import GIVEN
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def sequence(
         settings = with_parts(combined(method_of(recipe), chosen, sections), folder / GIVEN)
         plan = plan_of(settings, replay, metric)
         plan.keep(folder)
-    console = Console(highlight=False, soft_wrap=True, quiet=not progress)
+    console = plain_console(soft_wrap=True, quiet=not progress)
 
     def work(config: Path | None, run: Path) -> None:
         done = resume(run, progress=progress) if config is None else train(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -16,6 +15,7 @@ from strop.cli.compare import Written, methods_of
 from strop.cli.numbers import numbers
 from strop.support.errors import UserError
 from strop.support.files import without_nan
+from strop.support.output import plain_console
 from strop.support.tables import write_rows
 from strop.support.writing import writing
 
@@ -144,7 +144,7 @@ def _explain(headings: set[str]) -> None:
     for names, meaning in MEANINGS.items():
         if headings & set(names.split(", ")):
             shown.add_row(names, meaning)
-    console = Console(highlight=False)
+    console = plain_console()
     console.print()
     console.print(shown)
     console.print("docs/AUDIT.md has the formulas")
@@ -155,7 +155,7 @@ WIDE = 160  # characters of a table: a number that is cut says nothing
 
 def _show(part: "Part") -> None:
     """Print what the part is about, and the settings' numbers."""
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(f"[bold]{escape(part.label)}[/] {escape(part.about)}")
     head, lines = part.shown()
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
@@ -164,7 +164,7 @@ def _show(part: "Part") -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         table.add_row(*line)
-    Console(highlight=False, width=max(console.width, WIDE)).print(table)
+    plain_console(width=max(console.width, WIDE)).print(table)
 
 
 def _write(rows: list[dict[str, Any]], path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from strop.api.folders import numbered
 from strop.cli import completing
@@ -16,6 +15,7 @@ from strop.cli.numbers import numbers
 from strop.cli.train import Data, Model, Reward, Task, Validation, sections
 from strop.cli.waiting import loading
 from strop.support.errors import UserError, made_of_each
+from strop.support.output import plain_console
 from strop.support.stopping import explained
 
 if TYPE_CHECKING:
@@ -263,11 +263,11 @@ def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
         )
 
     with explained(kept):
-        found = carry_out(plan, folder, workers, Console(highlight=False, soft_wrap=True))
+        found = carry_out(plan, folder, workers, plain_console(soft_wrap=True))
     if found.rows:
         print(markdown(found.plan, found.rows, found.notes, found.tried))
     for line in found.failures:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"failed: {line}", markup=False)
+        plain_console(stderr=True, soft_wrap=True).print(f"failed: {line}", markup=False)
     found.check(f"resume with: strop compare --resume {folder}")
     print(f"wrote {folder / 'compare.html'}, {folder / 'table.md'}, {folder / 'scores.csv'}")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from strop.cli.waiting import loading
+from strop.support.output import plain_console
 
 
 def diff(
@@ -32,7 +32,7 @@ def diff(
         whole = {"same": found.same, "stage": found.stage, **asdict(found)}
         print(json.dumps(whole, indent=2))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = plain_console(soft_wrap=True)
         for line in found.lines:
             console.print(line, markup=False)
     if not found.same:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from strop.cli import completing
 from strop.cli.train import Data, Reward, sections
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
+from strop.support.output import plain_console
 
 if TYPE_CHECKING:
     from strop.diagnosis.whole import Diagnosis
@@ -102,7 +102,7 @@ def _print(found: "Diagnosis", as_json: bool) -> None:
         whole = {**found.report, "problems": len(found.problems), "findings": findings}
         print(json.dumps(whole, indent=2))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console(soft_wrap=True)
     for line in found.lines:
         console.print(line, markup=False)
     for finding in found.findings:

@@ -5,13 +5,13 @@ import math
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from strop.cli.numbers import numbers
 from strop.cli.train import Data, Reward
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
+from strop.support.output import plain_console
 
 Engine = Annotated[
     str,
@@ -131,7 +131,7 @@ def _show(evaluated: Any, title: str, num_samples: int) -> None:
         value = f"{estimate.value:.0f}" if name.startswith("num_") else f"{estimate.value:.3f}"
         value = "-" if math.isnan(estimate.value) else value
         table.add_row(name.replace("@n", f"@{num_samples}"), value, inside)
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(table)
     if evaluated.num_left_out:
         console.print(f"{evaluated.num_left_out} prompts left out: too few scored answers")

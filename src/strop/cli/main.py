@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from strop.catalogue import peers
@@ -39,7 +38,7 @@ from strop.cli import (
 from strop.support.about import SOURCE, VERSION
 from strop.support.errors import RunStopped, UserError
 from strop.support.garbage_collection import beginning
-from strop.support.output import Lasting, hold_numbers
+from strop.support.output import Lasting, hold_numbers, plain_console
 from strop.support.stopping import INTERRUPTED, interrupting
 
 USAGE: Any = typer.BadParameter.__base__  # the base of all errors in the options themselves
@@ -154,7 +153,7 @@ def _command() -> Any:
 
 def _call() -> None:
     """Run the command; prints errors on the error stream, raises SystemExit with its code."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = plain_console(stderr=True, soft_wrap=True)
     try:
         with interrupting():
             sys.exit(_command()(standalone_mode=False))

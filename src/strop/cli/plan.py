@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from strop.cli.numbers import numbers
 from strop.cli.waiting import loading, progress_line
 from strop.support.errors import UserError
 from strop.support.files import without_nan
+from strop.support.output import plain_console
 
 if TYPE_CHECKING:
     from strop.api.plan import Planned
@@ -148,7 +148,7 @@ def _show(found: "Planned", as_json: bool, out: Path) -> None:
     """Print the layouts, and write the page."""
     from strop.planning.text import sharing_table, table
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = plain_console(markup=False, soft_wrap=True)
     if as_json:
         for row in found.rows:
             print(json.dumps(without_nan(row)))
@@ -159,7 +159,7 @@ def _show(found: "Planned", as_json: bool, out: Path) -> None:
     console.print(table(found.found))
     if any(row.get("engine") for row in found.rows):
         console.print("")
-        Console(highlight=False, markup=False, width=WIDE).print(sharing_table(found.found))
+        plain_console(markup=False, width=WIDE).print(sharing_table(found.found))
     for line in ("", *found.proposals):
         console.print(line)
     print(f"wrote {found.save(out)}")

@@ -14,6 +14,7 @@ from strop.cli import completing
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
 from strop.support.files import without_nan
+from strop.support.output import plain_console
 from strop.support.stopping import explained
 from strop.support.tables import write_rows
 from strop.support.writing import writing
@@ -55,7 +56,7 @@ def reproduce(
     from strop.api.reproduce import outcomes
     from strop.comparison.claims import claims, claims_of
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console(soft_wrap=True)
     if not names:
         _list(console, as_json)
         return

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from strop.cli.evaluate import Engine, Settings, Temperature, Trust
 from strop.cli.waiting import loading
+from strop.support.output import plain_console
 
 
 def sample(
@@ -39,7 +40,7 @@ def sample(
     loading(source)
     from strop.api.inference import open_model
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console(soft_wrap=True)
     with open_model(
         source,
         step,
@@ -52,7 +53,7 @@ def sample(
     ) as subject:
         task = subject.services.task
         if task.environment is not None or task.agent:
-            Console(stderr=True, highlight=False, soft_wrap=True).print(
+            plain_console(stderr=True, soft_wrap=True).print(
                 f"[yellow]note:[/] {escape(task.name)} is played in turns; these are answers to "
                 f"one text. Whole episodes: strop eval {escape(source)}"
                 f"{' --trust-files' if trust else ''}"

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from strop.api.folders import numbered
 from strop.cli import completing
 from strop.cli.train import Model, Reward, sections
 from strop.cli.train_here import Job, work
 from strop.support.errors import UserError
+from strop.support.output import plain_console
 from strop.support.stopping import explained
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _carry_out(plan: "Plan", folder: Path, quiet: bool) -> None:
     from strop.comparison.sequence import carry_out
     from strop.comparison.sequence_page import markdown, write_result
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console(soft_wrap=True)
 
     def tell(text: str) -> None:
         console.print(text, markup=False)

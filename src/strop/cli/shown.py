@@ -12,6 +12,7 @@ from rich.table import Table
 from strop.catalogue import families
 from strop.catalogue.entries import Entry
 from strop.support.about import PARTS
+from strop.support.output import plain_console
 
 DOC_LINES = {  # of a part's docstring
     "source": "Source",
@@ -27,7 +28,7 @@ def as_json(data: Any) -> None:
 
 
 def _console() -> Console:
-    return Console(markup=False, highlight=False)
+    return plain_console(markup=False)
 
 
 def _table(*headings: str) -> Table:

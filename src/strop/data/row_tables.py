@@ -13,7 +13,7 @@ from typing import Any
 
 from strop.data import file_content
 from strop.data.file_content import FileContent
-from strop.support.errors import UserError, first_line
+from strop.support.errors import UserError, first_line, needs_extra
 from strop.support.hub import trouble_with
 from strop.support.writing import writing
 
@@ -222,10 +222,6 @@ def _ask_for(name: str) -> None:
 
 
 def _package(what: str) -> Any:
-    try:
+    with needs_extra(f"{what} needs the package datasets", "data"):
         import datasets
-    except ImportError as error:
-        raise UserError(
-            f"{what} needs the package datasets: pip install datasets, or give .parquet"
-        ) from error
     return datasets

@@ -1,7 +1,19 @@
-"""Standard output that may disappear: a closed pipe or a full disk only ends the output."""
+"""Standard output: consoles, and a stream that may disappear (a closed pipe, a full disk)."""
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def plain_console(**options: Any) -> "Console":
+    """A console that shows texts as they are: rich would give numbers colours, and make a picture
+    of a name between colons, such as a column's or a split's.
+    """
+    from rich.console import Console  # workers of rewards, which print nothing, do without it
+
+    return Console(highlight=False, emoji=False, **options)
 
 
 class Lasting:
