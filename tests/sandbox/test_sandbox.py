@@ -317,9 +317,9 @@ def test_the_test_is_not_in_the_memory_of_the_code():
     for inside in ("", "import sys\nsys.setrecursionlimit(999)\n"):
         ran = program(SCAN, test=inside + "assert f() == 'zq7-hidden'", isolate=False)
         assert not ran.passed
-        assert ran.errors.strip().endswith(
-            ("AssertionError", "Permission denied: '/proc/self/maps'")
-        )
+        # Whether the memory can be opened, or read, depends on the user and the system.
+        last = ran.errors.strip().splitlines()[-1]
+        assert last == "AssertionError" or "Permission denied" in last
     # The scan does find what is there, where the system lets a process look.
     there = program(
         f"{SCAN}kept = 'zq7-' + 'own'.lower()", test="assert f() == 'zq7-own'", isolate=False
