@@ -14,6 +14,7 @@ PACKAGES = {
     "peft": "low-rank adapters: pip install 'strop[lora]'",
     "gguf": "GGUF models: pip install 'strop[gguf]'",
     "datasets": "data sets of the hub and their folders: pip install 'strop[data]'",
+    "reasoning-gym": "tasks reasoning_gym:NAME: pip install 'strop[reasoning-gym]'",
     "open-spiel": "games: pip install 'strop[games]'",
     "gymnasium": "environments gym:NAME: pip install 'strop[gym]'",
     "textarena": "games textarena:NAME: pip install 'strop[textarena]'",

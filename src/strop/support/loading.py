@@ -192,10 +192,9 @@ def _text(value: Any, around: tuple[int, ...]) -> str:
     if id(value) in around:
         return "..."
     inside = (*around, id(value))
-    if isinstance(value, dict):
-        return (
-            f"{{{', '.join(f'{_text(k, inside)}: {_text(v, inside)}' for k, v in value.items())}}}"
-        )
+    if isinstance(value, dict):  # since Python 3.13 a class holds its line
+        pairs = [(k, v) for k, v in value.items() if k != "__firstlineno__"]
+        return f"{{{', '.join(f'{_text(k, inside)}: {_text(v, inside)}' for k, v in pairs)}}}"
     if isinstance(value, list | tuple | set | frozenset):
         texts = [_text(each, inside) for each in value]
         texts = sorted(texts) if isinstance(value, set | frozenset) else texts
