@@ -124,6 +124,8 @@ def test_equal_seeds_do_not_tell_how_sure_their_mean_is() -> None:
      ("mean/frac_reward_zero_std", SHARE), ("mean/rewards/frac_unscored", SHARE),
      ("exit/token_limit", SHARE), ("eval/validation/reward_accuracy", SHARE),
      ("episode/done_fraction", SHARE), ("tied_top", SHARE), ("distinct_fraction", SHARE),
+     ("eval/validation/entropy", POSITIVE), ("eval/hard/distinct@8", POSITIVE),
+     ("eval/validation/completions/mean_length", POSITIVE), ("eval/validation/auc", SHARE),
      ("late/reward", (-math.inf, math.inf))],
 )  # fmt: skip
 def test_what_a_number_can_be_follows_from_its_name(name: str, wanted: tuple) -> None:

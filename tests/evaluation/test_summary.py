@@ -1,5 +1,6 @@
 """The whole summary of an evaluation."""
 
+import itertools
 import json
 import math
 import subprocess
@@ -66,6 +67,16 @@ def test_worked_example() -> None:
     stated = {0.905: 1, 0.368: 0, 0.819: 1, 0.741: 1}
     rest = sum(abs(right - p) for p, right in stated.items())
     assert calibration == pytest.approx((rest + abs(1 - 2 * math.exp(-0.5))) / 6, abs=1e-3)
+
+
+def test_prompts_with_the_same_votes_are_equally_doubted_in_any_order_of_their_answers() -> None:
+    votes = [*itertools.permutations((1, 2, 3, 2))]  # their sums are rounded in different ways
+    answers = [a for each in votes for a, n in zip("abcd", each, strict=True) for _ in range(n)]
+    prompt = np.repeat(np.arange(len(votes)), 8)
+    right = (prompt % 3 == 0).astype(float)
+    zeros = np.zeros(len(prompt), dtype=np.int64)
+    samples = Samples(prompt, right, zeros, zeros.astype(bool), answers)
+    assert summarise(samples, [1])["answer_entropy_auc"].value == 0.5
 
 
 def test_intervals_hold_their_estimates_and_narrow_with_prompts() -> None:

@@ -57,7 +57,7 @@ def average(models: Sequence[Weights], shares: Sequence[float] | None = None) ->
     """
     _check(models)
     shares = [1.0] * len(models) if shares is None else list(shares)
-    if len(shares) != len(models) or min(shares) < 0 or sum(shares) == 0:
+    if len(shares) != len(models) or not all(s >= 0 for s in shares) or sum(shares) == 0:
         raise UserError("average needs a share of at least 0 for each model, not all of them 0")
     whole, mixed = sum(shares), {}
     for name, first in models[0].items():
@@ -69,8 +69,8 @@ def average(models: Sequence[Weights], shares: Sequence[float] | None = None) ->
 
 
 def inverse_loss_shares(losses: Sequence[float]) -> list[float]:
-    """Shares in proportion to 1 / loss^2. Raises UserError for a loss below 0."""
-    if not losses or min(losses) < 0:
+    """Shares in proportion to 1 / loss^2. Raises UserError for a loss below 0, and for NaN."""
+    if not losses or not all(loss >= 0 for loss in losses):
         raise UserError("inverse_loss_shares needs a loss of at least 0 for each model")
     inverse = [(loss + EPS) ** -2 for loss in losses]
     return [share / sum(inverse) for share in inverse]

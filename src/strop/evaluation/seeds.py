@@ -18,23 +18,25 @@ Within = tuple[float, float]  # the least and the largest value that a number ca
 ANYTHING: Within = (-math.inf, math.inf)
 SHARE: Within = (0.0, 1.0)
 POSITIVE: Within = (0.0, math.inf)
+_WHERE = re.compile(r"(late|mean|eval/[^/]+)/")  # before the names of numbers
 _SHARES = re.compile(
-    r"(eval/.+/)?((pass|maj)@\d+|auc|\w+_accuracy(_per_token)?)|([^/]+/)*(frac(_\w+)?|\w+_fraction)"
-    r"|(late/|mean/)?(clip_ratio/\w+|completions/clipped_ratio|exit/\w+)|tied_top|ece"
-    r"|answer_\w+_auc|band|below|reached to .+"
+    r"(pass|maj)@\d+|auc|answer_\w+_auc|\w+_accuracy(_per_token)?|tied_top|ece"
+    r"|([^/]+/)*(frac(_\w+)?|\w+_fraction)|clip_ratio/\w+|completions/clipped_ratio|exit/\w+"
+    r"|band|below|reached to .+"
 )
 _POSITIVE = re.compile(
-    r"(late/|mean/)?(entropy|completions/\w+_length|grad_norm|step_time|timing_s/\w+|perf/\w+)"
-    r"|answer_entropy|effective_answers|distinct@\d+|(eval/.+/)?nll"
-    r"|(sampled|trained|seconds|steps)( to .+)?"
+    r"entropy|completions/\w+_length|grad_norm|step_time|timing_s/\w+|perf/\w+"
+    r"|answer_entropy|effective_answers|distinct@\d+|nll|(sampled|trained|seconds|steps)( to .+)?"
 )
 
 
 def range_of(name: str) -> Within:
     """The range of a logged or compared number: a share, 0 or more, or anything."""
-    if _SHARES.fullmatch(name):
+    where = _WHERE.match(name)
+    plain = name[where.end() :] if where else name
+    if _SHARES.fullmatch(plain):
         return SHARE
-    return POSITIVE if _POSITIVE.fullmatch(name) else ANYTHING
+    return POSITIVE if _POSITIVE.fullmatch(plain) else ANYTHING
 
 
 def limits(mean: Any, half: Any, within: Within = ANYTHING) -> tuple[Any, Any]:

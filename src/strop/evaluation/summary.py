@@ -228,7 +228,8 @@ def _answer_statistics(
     statistics["answer_entropy"] = share(entropy_P, has_P)
     statistics["effective_answers"] = share(np.exp(entropy_P) * has_P, has_P)
     prompt, right = groups.prompt_B[given_B], kept.right_B[given_B]
-    statistics["answer_entropy_auc"] = auc(-entropy_P[prompt], right, prompt)
+    doubt_P = entropy_P.round(9)  # so that rounding decides between no prompts with equal votes
+    statistics["answer_entropy_auc"] = auc(-doubt_P[prompt], right, prompt)
     statistics["answer_share_auc"] = auc(share_A[answer_B], right, prompt)
     return statistics
 
