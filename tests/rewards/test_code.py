@@ -108,6 +108,23 @@ def test_the_time_of_an_answer_is_bounded():
     )
 
 
+def test_an_empty_cell_is_no_test_that_everything_passes():
+    texts, said = [DOUBLE, DOUBLE, ""], lambda *_: None
+    tests = RunTests()(texts, said, tests=["assert f(1) == 2", " ", ""])
+    assert tests == [1.0, None, None]
+    inputs = RunTests()(
+        texts, said, tests=["", "", ""], inputs=["", "", "1 2"], outputs=["", None, "3"]
+    )
+    assert inputs == [None, None, 0.0]
+    assert RunPython()(["", ""], said, answer=["", "\n"]) == [None, None]
+
+
+def test_a_whole_number_may_be_in_a_column_of_floats():
+    texts = ["print(12)", "print(12.0)", "print(12.5)", "print('  x')"]
+    scores = RunPython()(texts, lambda *_: None, answer=[12.0, 12.0, 12.0, "  x"])
+    assert scores == [1.0, 1.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [

@@ -36,6 +36,21 @@ def _missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
+def is_blank(value: Any) -> bool:
+    """Whether a cell of the data is empty: None, or a text of blanks as in a CSV file."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def right_values(reference: Any) -> list[Any]:
+    """The values that are right where this is the reference: none for an empty cell, and 12 beside
+    12.0, which a column of integers with gaps may hold for it.
+    """
+    if is_blank(reference):
+        return []
+    whole = isinstance(reference, float) and reference.is_integer()
+    return [reference, *([int(reference)] if whole else [])]
+
+
 def extract_answer(completion: str) -> str:
     """The final answer: last `<answer>` element, else last boxed value, else last line.
 
@@ -77,17 +92,11 @@ def exact_match(
             "reward exact_match needs a column 'answer' or 'ground_truth', the data has neither: "
             "add one"
         )
+    right = [{as_text(value, "exact_match") for value in right_values(each)} for each in wanted]
     return [
-        None
-        if reference is None or not str(reference).strip()
-        else float(extract_answer(text_of(completion)) in _texts(reference))
-        for completion, reference in zip(completions, wanted, strict=True)
+        float(extract_answer(text_of(completion)) in texts) if texts else None
+        for completion, texts in zip(completions, right, strict=True)
     ]
-
-
-def _texts(reference: Any) -> set[str]:
-    whole = isinstance(reference, float) and reference.is_integer()
-    return {as_text(reference, "exact_match")} | ({str(int(reference))} if whole else set())
 
 
 def _last_tagged(text: str) -> str | None:
