@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.data.prompts import Prompt
 from strop.engines.asynchronous import asynchronous
@@ -111,19 +112,14 @@ def _samples(
 ) -> Samples:
     """The columns to summarise; statistics: those that the engine gave."""
     _, texts = services.texts.decoded(batch)
-    mask_T = batch["mask_T"]
-    length_B = batch["length_B"].double()
-    rollout_T, num = batch["rollout_T"][mask_T], batch.size("B")
-    sums = {
-        name: torch.zeros(num, dtype=torch.float64).index_add_(
-            0, rollout_T, batch[name][mask_T].double()
-        )
-        / length_B
+    length_B, place = batch["length_B"].double(), (batch["rollout_T"], batch.size("B"))
+    means = {  # NaN without a token
+        name: segments.total(batch[name].double(), *place, batch["mask_T"]) / length_B
         for name, statistic in STATISTIC_OF.items()
         if statistic in statistics
     }
-    confidence_B = sums.get("logp_sampler_T")
-    entropy_B = sums.get("entropy_behavior_T")
+    confidence_B = means.get("logp_sampler_T")
+    entropy_B = means.get("entropy_behavior_T")
     answer = attribute(services.task.answer) if services.task.answer else None
     return Samples(
         prompt_B=batch["group_B"].numpy(),
