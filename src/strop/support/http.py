@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from strop.support.errors import UserError
 
@@ -177,6 +178,10 @@ class Http:
         """
         if call is not None and call.over.is_set():
             raise ConnectionAbortedError("broken off")
+        try:
+            _ = urlsplit(url).port
+        except ValueError as error:  # such as a port above 65535, which sockets refuse otherwise
+            raise ConnectionError(f"InvalidURL: {error}") from error
         limit = timeout_seconds or self.timeout_seconds
         task = asyncio.run_coroutine_threadsafe(self._send(method, url, body, limit), self._loop)
         if call is not None:
