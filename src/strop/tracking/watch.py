@@ -68,7 +68,7 @@ class Line:
         while (call := self._calls.get()) is not None:
             try:
                 call(self.tracker)
-            except Exception as error:  # reported at the next step
+            except BaseException as error:  # also SystemExit; reported at the next step
                 self.why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
                 return
 
