@@ -43,6 +43,8 @@ def test_averages():
         lambda: inverse_loss_shares([1.0, -1.0]),
         lambda: inverse_loss_shares([1.0, math.nan]),
         lambda: answer_loss("tiny", []),
+        lambda: answer_loss("tiny", [{"prompt": "1+2="}]),
+        lambda: answer_loss("tiny", [{"prompt": "", "completion": "3"}]),
     ):
         with pytest.raises(UserError):
             call()

@@ -139,15 +139,18 @@ def _share_slope(models: Sequence[Weights], loss: Loss, shares: Tensor) -> tuple
 def answer_loss(folder: Path | str, rows: Sequence[Mapping[str, str]]) -> Loss:
     """A loss of weights: nats a token of given answers, rows with `prompt` and `completion`.
 
-    folder: any of the models; its tokenizer is used. All rows form one batch, so give few.
+    folder: any of the models; its tokenizer is used. All rows form one batch, so give few. Raises
+    UserError for rows without these, and for a prompt without a token.
     """
+    if not rows or not all(row.keys() >= {"prompt", "completion"} for row in rows):
+        raise UserError("answer_loss needs rows with a prompt and a completion")
     found = load(str(folder))
     plain = {"add_special_tokens": False}  # some begin every text with a token of their own
     texts = [
         (found.tokenizer(r["prompt"]), found.tokenizer(r["completion"], **plain)) for r in rows
     ]
-    if not texts:
-        raise UserError("answer_loss needs rows with a prompt and a completion")
+    if not all(prompt.input_ids for prompt, _ in texts):
+        raise UserError("answer_loss: a prompt has no token, so nothing precedes its answer")
 
     def loss(weights: Weights) -> Tensor:
         total, count = torch.zeros(()), 0
