@@ -23,17 +23,18 @@ def references(*columns: Sequence[Any] | None) -> list[Any] | None:
     """Each row's first value of these columns that is there; None where no column is given.
 
     Chosen row by row, because files of several layouts have their references in different columns.
-    A missing value is None, or NaN, as pandas writes it.
+    A missing value is None, or NaN, as pandas writes it; a blank text counts where no other column
+    has a value.
     """
     given = [column for column in columns if column is not None]
     if not given:
         return None
-    rows = zip(*given, strict=True)
-    return [next((value for value in row if not _missing(value)), None) for row in rows]
+    return [_first_there(row) for row in zip(*given, strict=True)]
 
 
-def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def _first_there(row: Sequence[Any]) -> Any:
+    there = [v for v in row if not (v is None or (isinstance(v, float) and math.isnan(v)))]
+    return next((value for value in there if not is_blank(value)), there[0] if there else None)
 
 
 def is_blank(value: Any) -> bool:
