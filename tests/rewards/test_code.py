@@ -1,5 +1,7 @@
 """Rewards that run code: what is read as code, what counts as passed, what is an error."""
 
+import os
+
 import pytest
 
 from strop.rewards.code import RunPython, RunTests, code_of
@@ -144,6 +146,14 @@ def test_options_that_make_no_sense_are_refused():
         RunTests(memory_mb=0)
     with pytest.raises(UserError, match="needs a column 'ground_truth' or 'answer'"):
         RunPython()(["x"], lambda *_: None)
+
+
+def test_as_many_runs_at_once_as_this_process_has_cores(monkeypatch):
+    """With more of them, each would use up its wall time waiting for a core."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    assert RunTests(without_isolation=True).parallel == 1
+    assert RunTests(without_isolation=True, parallel=7).parallel == 7
 
 
 def test_parts_of_a_megabyte_count():

@@ -12,7 +12,6 @@ are installed here.
 
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from strop.sandbox.remote import RemoteSandbox
 from strop.sandbox.run import Limits, NotRun, Ran, check_isolation, run
 from strop.support.errors import UserError
 from strop.support.exits import Exit
+from strop.support.processes import num_cores
 
 _BLOCK = re.compile(r"```([^\n`]*)\n(.*?)```", re.DOTALL)
 MOST, MOST_PARALLEL = 10**6, 1024  # largest value of a limit; most runs at once
@@ -51,9 +51,9 @@ class _CodeReward:
 
     seconds: wall and processor time of a run. answer_seconds: of all runs of an answer; cases that
     were not run by then fail. memory_mb: address space of each process. disk_mb: files. processes:
-    including threads. parallel: runs at once, 0: one a processor. packages: the code and its tests
-    may import the packages of this interpreter. without_isolation: run the code even with access
-    to network and files, for machines that are sandboxes themselves. url: of a server that runs the
+    including threads. parallel: runs at once, 0: one a core. packages: the code and its tests may
+    import the packages of this interpreter. without_isolation: run the code even with access to
+    network and files, for machines that are sandboxes themselves. url: of a server that runs the
     code in place of this machine; it has its own limits for the names in `_HERE`. wait_seconds:
     longest wait for that server, beside the runs, for each answer.
 
@@ -101,7 +101,7 @@ class _CodeReward:
         self.answer_seconds = answer_seconds
         # The grader allows n rows 1 + (n - 1) / 32 times this; n rows never take longer here.
         self.timeout_seconds = 32 * (answer_seconds + seconds) + 30.0
-        self.parallel = parallel or (_REMOTE_PARALLEL if url else os.cpu_count() or 1)
+        self.parallel = parallel or (_REMOTE_PARALLEL if url else num_cores())
         self.packages = packages
         self.isolate = not without_isolation
         self.remote: RemoteSandbox | None = None
