@@ -164,8 +164,8 @@ def test_prompts_without_any_answer_score_zero() -> None:
 
 def test_json_form_is_flat_and_strict() -> None:
     samples = example()
-    flat = as_json(summarise(samples, [1]), prefix="eval/toy/")
-    assert {"eval/toy/pass@1", "eval/toy/pass@1/low", "eval/toy/pass@1/high"} <= set(flat)
+    flat = as_json(summarise(samples, [1]))
+    assert {"pass@1", "pass@1/low", "pass@1/high"} <= set(flat)
     all_right = replace(samples, score_B=np.ones(7))
     flat = as_json(summarise(all_right, [1]))
     assert flat["auc"] is None  # no wrong rollout to compare with

@@ -69,12 +69,8 @@ def evaluate(
     group_B = batch["group_B"].numpy()
     scored_P = np.bincount(group_B, scored_B, minlength=batch.size("P"))
     if scored_P.max(initial=0) < max(ks):
-        why = "".join(
-            f": {message}"
-            for message in [
-                *services.sampling.failures, *(each.message for each in grading.failures)
-            ][-1:]
-        )  # fmt: skip
+        failed = [*services.sampling.failures, *(each.message for each in grading.failures)]
+        why = f": {failed[-1]}" if failed else ""
         return Evaluated(
             {}, batch, len(scored_P), why_empty=f"too few answers could be scored{why}",
             num_unscored=int((~scored_B).sum()),
@@ -187,11 +183,10 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
         estimates = dict(evaluated.estimates)
         if evaluated.training_reward is not None:
             estimates[REWARD] = evaluated.training_reward
-        found = as_json(estimates, f"eval/{split}/")
         return {
-            name: value
-            for name, value in found.items()
-            if value is not None and _kept(name.removeprefix(f"eval/{split}/"))
+            f"eval/{split}/{name}": value
+            for name, value in as_json(estimates).items()
+            if value is not None and _kept(name)
         }
 
     return run

@@ -129,17 +129,13 @@ def summarise(
     return estimates | _descriptions(samples, kept, len(groups.n_P))
 
 
-def as_json(estimates: Mapping[str, Estimate], prefix: str = "") -> dict[str, float | None]:
-    """Flat form: `pass@1`, `pass@1/low`, `pass@1/high` after `prefix`; None where undefined."""
-    flat: dict[str, float | None] = {}
-    for name, estimate in estimates.items():
-        for ending, value in (
-            ("", estimate.value),
-            ("/low", estimate.low),
-            ("/high", estimate.high),
-        ):
-            flat[f"{prefix}{name}{ending}"] = value if math.isfinite(value) else None
-    return flat
+def as_json(estimates: Mapping[str, Estimate]) -> dict[str, float | None]:
+    """Flat form: `pass@1`, `pass@1/low`, `pass@1/high`; None where undefined."""
+    return {
+        f"{name}{ending}": value if math.isfinite(value) else None
+        for name, (*values, _) in estimates.items()
+        for ending, value in zip(("", "/low", "/high"), values, strict=True)
+    }
 
 
 def by_prompt(samples: Samples, ks: Sequence[int], num_prompts: int) -> dict[str, Floats]:
