@@ -17,7 +17,7 @@ from strop.evaluation.calibration import (
     share,
 )
 from strop.evaluation.cliff import tied_top
-from strop.evaluation.samples import Estimate, Floats, Ints, Samples
+from strop.evaluation.samples import COVERAGE, Estimate, Floats, Ints, Samples
 from strop.support.errors import UserError
 
 CHUNK = 4_000_000  # numbers held at once
@@ -27,26 +27,25 @@ def bootstrap(
     statistics: Mapping[str, Statistic],
     num_prompts: int,
     *,
-    coverage: float = 0.95,
     num_resamples: int = 2000,
     seed: int = 0,
     num_rollouts: int = 0,
 ) -> dict[str, Estimate]:
-    """Each statistic with its percentile interval when prompts are resampled with replacement.
+    """Each statistic with its 95% percentile interval when prompts are resampled with replacement.
 
-        low, high = quantiles (1 - coverage) / 2 and (1 + coverage) / 2 of statistic(counts_r)
+        low, high = quantiles 0.025 and 0.975 of statistic(counts_r)
         counts_r ~ Multinomial(P; 1/P, ..., 1/P)
 
     Prompts are resampled and never rollouts, because rollouts of a prompt are not independent
     evidence about the set. Resamples on which a statistic is undefined (NaN) are left out of its
     quantiles; with one prompt there is no interval (NaN). `num_rollouts` only sizes the chunks.
-    Raises UserError for a coverage outside (0, 1), fewer than 100 resamples or no prompt.
+    Raises UserError for fewer than 100 resamples or no prompt.
     Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), sec. 13.3.
     """
-    if not 0 < coverage < 1 or num_resamples < 100 or num_prompts < 1:
+    if num_resamples < 100 or num_prompts < 1:
         raise UserError(
-            f"a bootstrap needs a coverage between 0 and 1 (got {coverage}), at least 100 "
-            f"resamples (got {num_resamples}) and a prompt (got {num_prompts})."
+            f"a bootstrap needs at least 100 resamples (got {num_resamples}) and a prompt (got "
+            f"{num_prompts})."
         )
     ones_1P = np.ones((1, num_prompts))
     values = {name: float(of(ones_1P)[0]) for name, of in statistics.items()}
@@ -61,16 +60,16 @@ def bootstrap(
         for name, of in statistics.items():
             drawn[name].append(of(counts_RP.astype(np.float64)))
     return {
-        name: Estimate(value, *_quantiles(np.concatenate(drawn[name]), coverage), num_prompts)
+        name: Estimate(value, *_quantiles(np.concatenate(drawn[name])), num_prompts)
         for name, value in values.items()
     }
 
 
-def _quantiles(value_R: Floats, coverage: float) -> tuple[float, float]:
+def _quantiles(value_R: Floats) -> tuple[float, float]:
     defined = value_R[~np.isnan(value_R)]
     if len(defined) == 0:
         return np.nan, np.nan
-    low, high = np.quantile(defined, [(1 - coverage) / 2, (1 + coverage) / 2])
+    low, high = np.quantile(defined, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
     return float(low), float(high)
 
 
