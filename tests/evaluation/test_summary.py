@@ -138,6 +138,9 @@ def test_what_is_right_follows_the_threshold() -> None:
 def test_k_beyond_the_smallest_prompt_names_it() -> None:
     with pytest.raises(UserError, match=r"k = 4 .*prompt 3 has n = 2 \(1 more were not scored\)"):
         summarise(example(), [1, 4])
+    few = replace(example(), scored_B=np.array([True, False, True, True, True, False, False]))
+    with pytest.raises(UserError, match=r"4 scored samples of a prompt, .* k <= 3 or"):
+        summarise(few, [4], leave_out=True)
     with pytest.raises(UserError, match="k = 0"):
         summarise(example(), [0])
 

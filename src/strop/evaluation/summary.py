@@ -178,13 +178,14 @@ class _Groups:
 def _check_k(k: int, samples: Samples, groups: _Groups, leave_out: bool) -> None:
     if k < 1:
         raise UserError(f"k = {k} makes no sense; give a k of at least 1.")
-    fewest = int(groups.n_P.argmin())
-    n = int(groups.n_P[fewest])
-    if k > (groups.n_P.max() if leave_out else n):
-        failed = int((~samples.scored & (samples.prompt_B == groups.id_P[fewest])).sum())
+    decides = int(groups.n_P.argmax() if leave_out else groups.n_P.argmin())
+    n, prompt = int(groups.n_P[decides]), groups.id_P[decides]
+    if k > n:
+        failed = int((~samples.scored & (samples.prompt_B == prompt)).sum())
         raise UserError(
-            f"k = {k} needs {k} scored samples of every prompt, and prompt {groups.id_P[fewest]} "
-            f"has n = {n} ({failed} more were not scored); ask for k <= {n} or draw more samples."
+            f"k = {k} needs {k} scored samples of {'a' if leave_out else 'every'} prompt, and "
+            f"prompt {prompt} has n = {n} ({failed} more were not scored); ask for k <= {n} or "
+            "draw more samples."
         )
 
 
