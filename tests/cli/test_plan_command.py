@@ -111,6 +111,8 @@ def test_a_model_without_a_run(strop, model, tmp_path):
     )
     assert (result.code, result.err) == (0, "")
     assert "Qwen3-0.6B: 596M parameters, 596M of them for a token, 112 KiB of cache" in result.out
+    # 1 forward, 2 backward, 1 recomputed and 1 of another pass
+    assert "operations a token forward, 5 times that in training, and" in result.out
     assert "a step: 64 answers to 16 prompts of 200 tokens" in result.out
     assert "assumed, not measured (--assume NAME=VALUE): mfu=0.3, " in result.out
     assert "give your run's with --prompts and --answers" not in result.out

@@ -13,7 +13,8 @@ import pytest
 from compared import Begun, begin, compare, words_for
 from models import Lab
 
-from strop.comparison.runs import Children, Stopped, _begin, last_step
+from strop.comparison.plan import Entry
+from strop.comparison.runs import Children, Job, Stopped, _begin, last_step, work
 from strop.support.errors import RunStopped
 
 STEPS = 12
@@ -135,6 +136,29 @@ def test_a_start_takes_no_exit_code_from_another_thread(monkeypatch: pytest.Monk
         said = list(pool.map(children.run, [["--version"]] * 6))
     assert len(set(said)) == 1
     assert said[0]
+
+
+def test_runs_stop_when_their_progress_cannot_be_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the output is piped to a program that has ended: rich then raises SystemExit."""
+    stopped, gone_on = list[str](), list[str]()
+
+    def train(plan: object, job: Job, children: Children) -> None:
+        last = time.monotonic() + 2
+        while not children.stopping and time.monotonic() < last:
+            time.sleep(0.01)
+        (stopped if children.stopping else gone_on).append(job.name)
+
+    def closed() -> None:
+        raise SystemExit(1)
+
+    monkeypatch.setattr("strop.comparison.runs.train_and_score", train)
+    entry, noted = Entry("grpo", ""), list[int]()
+    jobs = [Job(entry, seed, tmp_path) for seed in range(3)]
+    with pytest.raises(SystemExit):
+        work(mock.Mock(), jobs, 1, closed, lambda: noted.append(1))
+    assert (stopped, gone_on, noted) == (["grpo seed 0"], [], [])
 
 
 @pytest.fixture

@@ -43,6 +43,8 @@ def test_means_of_equal_scores_are_tied_whatever_their_number() -> None:
 
 
 def test_no_entropy_no_bound() -> None:
-    for call in (lambda: distance_bound(0.1, 0.0), lambda: reweighted_distance([1], [1], [0], 0.0)):
+    for alpha in (0.0, float("nan")):
         with pytest.raises(UserError, match="entropy"):
-            call()
+            distance_bound(0.1, alpha)
+        with pytest.raises(UserError, match="entropy"):
+            reweighted_distance([1], [1], [0], alpha)

@@ -40,6 +40,13 @@ def test_is_ordinary_least_squares_with_one_regressor():
     assert found.r_squared == pytest.approx(explained)
 
 
+@pytest.mark.parametrize("score", [0.0, 0.1, 0.7])  # the mean of seven 0.7 is not 0.7
+def test_equal_scores_leave_nothing_to_explain(score):
+    found = fit_entropy_law(np.linspace(1, 0.5, 7), [score] * 7)
+    assert found.r_squared == 1
+    assert found.ceiling == pytest.approx(score)
+
+
 def test_what_cannot_be_fitted_is_refused():
     for entropy, score, why in (
         ([1.0, 0.5], [0.1, 0.2], "3 evaluations"),

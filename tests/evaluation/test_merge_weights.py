@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from models import save_model
@@ -36,9 +38,13 @@ def test_averages():
         lambda: average([]),
         lambda: average([one, two], [1, -1]),
         lambda: average([one, two], [0, 0]),
+        lambda: average([one, two], [1, math.nan]),
         lambda: average([one, point(1.0)]),
         lambda: inverse_loss_shares([1.0, -1.0]),
+        lambda: inverse_loss_shares([1.0, math.nan]),
         lambda: answer_loss("tiny", []),
+        lambda: answer_loss("tiny", [{"prompt": "1+2="}]),
+        lambda: answer_loss("tiny", [{"prompt": "", "completion": "3"}]),
     ):
         with pytest.raises(UserError):
             call()

@@ -39,6 +39,17 @@ def test_worked_example_of_the_idealised_accuracy(gap, alpha, beta, right):
     assert p.idealised_ranking_accuracy(logp_ref, alpha=alpha, beta=beta) == right
 
 
+def test_what_is_no_pairs_is_refused():
+    for scores in ([-1.0, -2.0], [[-1.0, -2.0, -3.0]]):
+        for call in (
+            lambda scores=scores: p.idealised_ranking_accuracy(scores),
+            lambda scores=scores: p.hardest_loss(scores),
+            lambda scores=scores: p.flips(scores, scores),
+        ):
+            with pytest.raises(UserError, match=r"pairs \[N, 2\], they are "):
+                call()
+
+
 def test_certain_raters_count_as_999_of_1000():
     edge = np.log(0.999 / 0.001) / 0.1  # 69.07 nats
     assert p.idealised_ranking_accuracy([[0.01 - edge, 0.0]], alpha=1.0) == 1.0

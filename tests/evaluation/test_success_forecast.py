@@ -159,6 +159,9 @@ def test_history_of_a_run(tmp_path):
     assert history_of(tmp_path, newest=2) == [("b", 0.0), ("a", 0.5)]
     with pytest.raises(UserError, match="no rollouts"):
         history_of(folder)
+    pq.write_table(pa.table({"step": [1], "uid": [0]}), folder / "step-000011.parquet")
+    with pytest.raises(UserError, match=r"step-000011\.parquet is damaged .*no column draw"):
+        history_of(tmp_path)
 
 
 def test_the_rate_rises_and_then_falls_to_nothing():

@@ -1,5 +1,6 @@
 """The whole summary of an evaluation."""
 
+import itertools
 import json
 import math
 import subprocess
@@ -68,6 +69,16 @@ def test_worked_example() -> None:
     assert calibration == pytest.approx((rest + abs(1 - 2 * math.exp(-0.5))) / 6, abs=1e-3)
 
 
+def test_prompts_with_the_same_votes_are_equally_doubted_in_any_order_of_their_answers() -> None:
+    votes = [*itertools.permutations((1, 2, 3, 2))]  # their sums are rounded in different ways
+    answers = [a for each in votes for a, n in zip("abcd", each, strict=True) for _ in range(n)]
+    prompt = np.repeat(np.arange(len(votes)), 8)
+    right = (prompt % 3 == 0).astype(float)
+    zeros = np.zeros(len(prompt), dtype=np.int64)
+    samples = Samples(prompt, right, zeros, zeros.astype(bool), answers)
+    assert summarise(samples, [1])["answer_entropy_auc"].value == 0.5
+
+
 def test_intervals_hold_their_estimates_and_narrow_with_prompts() -> None:
     rng = np.random.default_rng(0)
 
@@ -127,6 +138,9 @@ def test_what_is_right_follows_the_threshold() -> None:
 def test_k_beyond_the_smallest_prompt_names_it() -> None:
     with pytest.raises(UserError, match=r"k = 4 .*prompt 3 has n = 2 \(1 more were not scored\)"):
         summarise(example(), [1, 4])
+    few = replace(example(), scored_B=np.array([True, False, True, True, True, False, False]))
+    with pytest.raises(UserError, match=r"4 scored samples of a prompt, .* k <= 3 or"):
+        summarise(few, [4], leave_out=True)
     with pytest.raises(UserError, match="k = 0"):
         summarise(example(), [0])
 
@@ -153,8 +167,8 @@ def test_prompts_without_any_answer_score_zero() -> None:
 
 def test_json_form_is_flat_and_strict() -> None:
     samples = example()
-    flat = as_json(summarise(samples, [1]), prefix="eval/toy/")
-    assert {"eval/toy/pass@1", "eval/toy/pass@1/low", "eval/toy/pass@1/high"} <= set(flat)
+    flat = as_json(summarise(samples, [1]))
+    assert {"pass@1", "pass@1/low", "pass@1/high"} <= set(flat)
     all_right = replace(samples, score_B=np.ones(7))
     flat = as_json(summarise(all_right, [1]))
     assert flat["auc"] is None  # no wrong rollout to compare with

@@ -26,6 +26,8 @@ def test_candidates_without_spread_have_no_finite_ratio() -> None:
     assert sharpe_ratio_at_k([1, 2], [5, 5], 4, 2).sharpe_ratio == math.inf
     assert sharpe_ratio_at_k([1, 2], [5, 5], 6, 2).sharpe_ratio == -math.inf
     assert math.isnan(sharpe_ratio_at_k([1, 2], [5, 5], 5, 1).sharpe_ratio)
+    rounded = sharpe_ratio_at_k([3, 2, 1], [0.1, 0.1, 0.1], 0.05, 3)  # their mean is not 0.1
+    assert (rounded.deviation, rounded.sharpe_ratio) == (0, math.inf)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=12))

@@ -1,5 +1,6 @@
 """Memory and seconds of layouts, worked out by hand, and invariants with more GPUs."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -267,6 +268,24 @@ def test_a_run_of_adapters_does_not_say_which_model_it_had(tmp_path):
     (tmp_path / "run/checkpoints/step-000002").mkdir(parents=True)
     with pytest.raises(UserError, match="run has checkpoints of adapters alone, so its model is"):
         calibrated._of_run(case(), tmp_path / "run", work=None)
+
+
+@pytest.mark.parametrize(("refresh", "passes"), [(1e-4, 0.0), (0.13, 1.0)])
+def test_a_run_that_refreshed_nothing_had_no_forward_pass_beside_the_update(
+    tmp_path, refresh, passes
+):
+    """The stage takes some time also where it has nothing to do."""
+    line = {
+        "step_time": 1.0, "timing_s/rollout": 0.5, "timing_s/update": 0.4, "num_tokens": 10,
+        "timing_s/refresh": refresh, "completions/mean_length": 5.0, "completions/max_length": 8,
+        "data/rollouts_sampled": 4, "data/rollouts_kept": 4, "sampling/age_steps": 0.0,
+    }  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, **line}) + "\n")
+    (tmp_path / "config.toml").write_text('[model]\ndtype = "bfloat16"\n')
+    (tmp_path / "checkpoints/step-000001").mkdir(parents=True)
+    (tmp_path / "checkpoints/step-000001/config.json").write_text(json.dumps(QWEN3_06B))
+    work = Work((np.array([5]),), 4, 3.0, 1.0, 4)
+    assert calibrated._of_run(case(), tmp_path, work).passes == passes
 
 
 @pytest.mark.parametrize(("last", "told"), [(1.0, "memory"), (9.0, "the longest answer")])

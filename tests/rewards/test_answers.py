@@ -72,4 +72,5 @@ def test_each_row_has_its_own_reference_column():
     assert exact_match(["2", "4", "6"], **columns) == [1.0, 1.0, None]
     assert references(*columns.values()) == ["2", "4", None]
     assert references(None, ["1"]) == ["1"]
+    assert references(["", " ", 2, ""], ["1", None, "", ""]) == ["1", " ", 2, ""]  # of a CSV file
     assert references(None, None) is None

@@ -1,5 +1,7 @@
 """Rewards that run code: what is read as code, what counts as passed, what is an error."""
 
+import os
+
 import pytest
 
 from strop.rewards.code import RunPython, RunTests, code_of
@@ -108,6 +110,23 @@ def test_the_time_of_an_answer_is_bounded():
     )
 
 
+def test_an_empty_cell_is_no_test_that_everything_passes():
+    texts, said = [DOUBLE, DOUBLE, ""], lambda *_: None
+    tests = RunTests()(texts, said, tests=["assert f(1) == 2", " ", ""])
+    assert tests == [1.0, None, None]
+    inputs = RunTests()(
+        texts, said, tests=["", "", ""], inputs=["", "", "1 2"], outputs=["", None, "3"]
+    )
+    assert inputs == [None, None, 0.0]
+    assert RunPython()(["", ""], said, answer=["", "\n"]) == [None, None]
+
+
+def test_a_whole_number_may_be_in_a_column_of_floats():
+    texts = ["print(12)", "print(12.0)", "print(12.5)", "print('  x')"]
+    scores = RunPython()(texts, lambda *_: None, answer=[12.0, 12.0, 12.0, "  x"])
+    assert scores == [1.0, 1.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
@@ -127,6 +146,14 @@ def test_options_that_make_no_sense_are_refused():
         RunTests(memory_mb=0)
     with pytest.raises(UserError, match="needs a column 'ground_truth' or 'answer'"):
         RunPython()(["x"], lambda *_: None)
+
+
+def test_as_many_runs_at_once_as_this_process_has_cores(monkeypatch):
+    """With more of them, each would use up its wall time waiting for a core."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    assert RunTests(without_isolation=True).parallel == 1
+    assert RunTests(without_isolation=True, parallel=7).parallel == 7
 
 
 def test_parts_of_a_megabyte_count():

@@ -362,6 +362,8 @@ def test_parameters_of_no_form_list_the_forms(files):
         ("run_tests(second=3)", r"no option 'second' \(did you mean 'seconds'\?\)"),
         ("run_tests(3)", "options are written option=value"),
         ("run_tests(seconds=)", "cannot read its options"),
+        ("run_tests(seconds=2),run_python()", "after a name stand its options alone"),
+        ("run_tests(seconds=2)(memory_mb=3)", "after a name stand its options alone"),
         ("model:", "unknown reward"),
     ],
 )

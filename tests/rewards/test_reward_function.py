@@ -107,6 +107,14 @@ def test_a_missing_column_is_named(folder):
     )
 
 
+@pytest.mark.parametrize("scalar", ["np.array(0.5)", "np.float64(0.5)", "0.5"])
+def test_one_number_for_all_completions_is_refused(folder, scalar):
+    text = f"import numpy as np\ndef f(completions):\n    return {scalar}\n"
+    (folder / "mine.py").write_text(text)
+    with pytest.raises(UserError, match=r"returned .*0\.5.*must return a list with one number"):
+        load("mine.py:f")(rollouts())
+
+
 def test_log_extra_of_another_length(folder):
     (folder / "mine.py").write_text(
         "def f(completions, log_extra):\n    log_extra('note', ['x'])\n    return [0, 0]\n"

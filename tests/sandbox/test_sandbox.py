@@ -1,10 +1,12 @@
 """Code that tries to break out of the sandbox, to use too much, or to pass without being right."""
 
 import os
+import resource
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -231,6 +233,31 @@ def test_a_sandbox_that_cannot_be_set_up_runs_nothing(monkeypatch):
     monkeypatch.setattr(sandbox, "_libraries", lambda: ["/no/such/folder"])
     with pytest.raises(RuntimeError, match=r"could not be set up: .*no/such/folder"):
         program("print('ran')")
+
+
+@pytest.fixture
+def two_free_descriptors():
+    """The process may open two more files."""
+    program("")  # what it imports and caches is there
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 64, limits[1]))
+    with suppress(OSError):
+        while True:
+            taken.append(os.dup(taken[0]))
+    for _ in range(2):
+        os.close(taken.pop())
+    yield
+    for number in taken:
+        os.close(number)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_run_without_descriptors_keeps_none_of_those_that_it_had(two_free_descriptors):
+    for _ in range(2):  # those that one keeps are missing in the next
+        with pytest.raises(sandbox.NotRun, match="Too many open files"):
+            program("", isolate=False)
+        os.close(os.open(os.devnull, os.O_RDONLY))
 
 
 def test_a_full_disk_is_no_fault_of_the_code(monkeypatch):

@@ -136,8 +136,13 @@ def test_mistakes_are_refused_before_anything_runs(at_once):
         port = taken.getsockname()[1]
     with pytest.raises(UserError, match="refused: start a SandboxFusion server there, or mend"):
         RunTests(url=f"http://127.0.0.1:{port}")
-    with pytest.raises(UserError, match="must begin with http:// or https://"):
-        RunTests(url="127.0.0.1:8080")
+    for url, why in (
+        ("127.0.0.1:8080", "it must begin with http:// or https:// and a host"),
+        ("http://[::1", "Invalid IPv6 URL"),
+        ("http://x:65536", "Port out of range"),
+    ):
+        with pytest.raises(UserError, match=f"a code reward with url='.*': {why}"):
+            RunTests(url=url)
     with pytest.raises(UserError, match="url and packages: the server has limits of its own"):
         RunTests(url="http://x", packages=True)
     with pytest.raises(UserError, match="wait_seconds=0: make it positive"):

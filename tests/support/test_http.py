@@ -116,7 +116,7 @@ def test_an_answer_that_is_too_long_is_left(server):
 
 
 def test_no_place_at_all_is_an_error(asked):
-    for url in ("", "x", "ftp://x/", "http://"):
+    for url in ("", "x", "ftp://x/", "http://", "http://[::1/", "http://localhost:65536/"):
         with pytest.raises(OSError, match=r"\w+: "):
             asked(url)
 

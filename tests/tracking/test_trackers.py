@@ -137,6 +137,17 @@ def test_one_that_hangs_holds_nothing_up(told, runner, lab, tmp_path, monkeypatc
     assert "it is 2 calls behind" in watcher.notes[0]
 
 
+@pytest.mark.parametrize("error", [RuntimeError("no server"), SystemExit(1)])
+def test_an_error_of_any_kind_is_reported(error):
+    def fail(tracker):
+        raise error
+
+    line = watch.Line("x", Tracker(watch.RunInfo(None, "p", "n", {}, "")))
+    line.send(fail)
+    line.end(True, time.monotonic() + 10)
+    assert f"x gets no more data: {type(error).__name__}: {error}" in line.complaint()
+
+
 def test_the_last_call_of_one_that_hangs_takes_the_last_place(monkeypatch):
     """Its end comes when as many calls wait as may wait: nothing waits for room among them."""
     monkeypatch.setattr(watch, "MOST_BEHIND", 2)

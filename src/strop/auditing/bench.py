@@ -201,14 +201,14 @@ class Bench:
         critic: Any = TrueCritic(self.tree, self.theta, heads)
         self.models = StepModels(policy, 1.0, reference, critic)
         self.services = TreeServices(self.tree)
-        self.wanted = (wanted_columns(self.algorithm) - set(heads)) | set(heads)
+        self.wanted = wanted_columns(self.algorithm) | set(heads)
         part = self.algorithm.rollout.part
         self.rules, self.renormalises = part.rules(), part.renormalises
         self.cut = cut(self.behaviour, self.rules)
         self.drawn_AN = self.cut.log_softmax(0)
         self.logp_AN = self.behaviour.log_softmax(0)
         self.entropy_N = -(self.logp_AN.exp() * self.logp_AN).sum(0)
-        self.episodes = self.algorithm.rollout.part.needs_environment
+        self.episodes = part.needs_environment
         self.drew = False
 
     def moved(

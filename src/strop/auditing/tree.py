@@ -240,13 +240,9 @@ def random_policy(tree: Tree, success: float | None = None, seed: int = 0) -> Te
     rng = torch.Generator().manual_seed(seed)
     size = (tree.branching, tree.num_prompts * tree.num_nodes)
     theta = torch.randn(size, generator=rng, dtype=torch.float64)
-    return (
-        theta
-        if success is None
-        else torch.cat(
-            [_tilted(tree, theta, prompt, success) for prompt in range(tree.num_prompts)], dim=1
-        )
-    )
+    if success is None:
+        return theta
+    return torch.cat([_tilted(tree, theta, n, success) for n in range(tree.num_prompts)], dim=1)
 
 
 def _tilted(tree: Tree, theta: Tensor, prompt: int, success: float) -> Tensor:

@@ -1,6 +1,5 @@
 """Carries a comparison out from its plan to its tables and page, and shows its progress."""
 
-import os
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from strop.comparison.tuning import (
 )
 from strop.report.run_folder import Run
 from strop.support.errors import RunStopped
+from strop.support.processes import num_cores
 from strop.support.stopping import interrupting
 from strop.training.record import likeness
 from strop.training.record.lock import Lock
@@ -204,7 +204,7 @@ def _worked(
             asked.check(jobs)
 
         failures = work(
-            plan, jobs, workers or _cores(), look,
+            plan, jobs, workers or _at_once(), look,
             lambda: progress.note("stopping: the runs finish their step and save"),
         )  # fmt: skip
     return jobs, failures
@@ -250,10 +250,6 @@ def _alike(jobs: Sequence[Job]) -> tuple[str, ...]:
     return tuple(f"note on {label}: {text}" for label, text in reversed(texts.items()) if text)
 
 
-def _cores() -> int:
+def _at_once() -> int:
     """The number of runs at a time: one a core, or one on a GPU, whose memory they would share."""
-    if torch.cuda.is_available():
-        return 1
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return 1 if torch.cuda.is_available() else num_cores()

@@ -163,20 +163,22 @@ def work(
 ) -> list[str]:
     """Run and score all jobs; calls `show` about twice a second. Returns one line for each failure.
 
-    An interrupt, and a UserError of `show`, let the runs finish their step and save, after a call
-    of `stopping`, and are then raised; a second interrupt ends the runs at once.
+    An interrupt, and an error of `show`, let the runs finish their step and save, and are then
+    raised; a second interrupt ends the runs at once. `stopping` is called before they are awaited,
+    except where nothing more can be shown.
     """
     children, failures = Children(), list[str]()
     with ThreadPoolExecutor(workers) as pool:
         waiting = {pool.submit(train_and_score, plan, job, children): job for job in jobs}
         try:
             _watch(waiting, failures, show)
-        except (KeyboardInterrupt, UserError) as error:
+        except BaseException as error:  # also SystemExit, where the output is closed
             for future in waiting:
                 future.cancel()
             children.stop()
-            stopping()
-            if isinstance(error, UserError):
+            if isinstance(error, KeyboardInterrupt | UserError):
+                stopping()
+            if not isinstance(error, KeyboardInterrupt):
                 show = _nothing
             try:
                 _watch(waiting, failures, show)

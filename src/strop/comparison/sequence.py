@@ -12,7 +12,7 @@ import dataclasses
 import json
 import shutil
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from strop.comparison.plan import K_OF, read_as
+from strop.comparison.scores import axis
 from strop.data.read import named_sources, validation_sets
 from strop.evaluation.task_matrix import Kept, kept
+from strop.report.run_folder import Run, read_run
 from strop.support.errors import UserError
 from strop.support.files import without_nan
 from strop.support.writing import write_whole, writing
@@ -203,7 +205,7 @@ class Cell(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The cost of a task: tokens generated, seconds of its steps, peak memory so far in GiB."""
+    """The cost of a task: tokens that it sampled, seconds of its steps, peak memory so far, GiB."""
 
     tokens: float
     seconds: float
@@ -251,7 +253,7 @@ def result(plan: Plan, folder: Path) -> Result:
     lines = [read_metrics(run) for run in runs]
     rows = [_cells(plan, lines[0][0], runs[0])]
     rows += [_cells(plan, each[-1], run) for each, run in zip(lines, runs, strict=True)]
-    return Result(plan, tuple(rows), tuple(map(_cost, lines)))
+    return Result(plan, tuple(rows), tuple(_cost(read_run(run)) for run in runs))
 
 
 def _cells(plan: Plan, line: dict[str, Any], run: Path) -> tuple[Cell, ...]:
@@ -271,9 +273,6 @@ def _cells(plan: Plan, line: dict[str, Any], run: Path) -> tuple[Cell, ...]:
     return tuple(found)
 
 
-def _cost(lines: Sequence[dict[str, Any]]) -> Cost:
-    return Cost(
-        float(lines[-1].get("num_tokens", 0.0)),
-        float(sum(line.get("step_time", 0.0) for line in lines)),
-        float(max(line.get("perf/peak_mem_gb", 0.0) for line in lines)),
-    )
+def _cost(run: Run) -> Cost:
+    tokens, seconds = (float(axis(run, by)[1][-1]) for by in ("sampled", "seconds"))
+    return Cost(tokens, seconds, float(run.series("perf/peak_mem_gb")[1].max(initial=0.0)))

@@ -10,7 +10,7 @@ from strop.support.tables import markdown_table
 from strop.support.writing import write_whole, writing
 
 SHADE = 0.75  # opacity of an accuracy of 1
-COST = ("task", "tokens", "seconds", "peak memory, GiB")
+COST = ("task", "tokens sampled", "seconds", "peak memory, GiB")
 NUMBER = ("number", "value", "what it is")
 
 

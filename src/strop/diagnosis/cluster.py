@@ -95,10 +95,9 @@ def _ask(
     asked = {}
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        gpus = node["Resources"].get("GPU", 0)
-        options = {"num_cpus": 0, "num_gpus": gpus, "scheduling_strategy": there, "max_retries": 0}
-        if function is not look or not gpus:
-            options.pop("num_gpus")
+        options = {"num_cpus": 0, "scheduling_strategy": there, "max_retries": 0}
+        if function is look and (gpus := node["Resources"].get("GPU", 0)):
+            options["num_gpus"] = gpus  # it sees those alone that it asks for
         asked[node["NodeID"]] = ray.remote(function).options(**options).remote(*given)
     found, failed = {}, {}
     until = time.monotonic() + START_SECONDS

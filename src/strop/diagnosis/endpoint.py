@@ -10,7 +10,7 @@ from typing import Any
 
 from strop.diagnosis.finding import Finding, shortened
 from strop.support.errors import UserError
-from strop.support.http import Failed, Http
+from strop.support.http import Failed, Http, why_no_place
 
 SECONDS = 60.0  # timeout of one answer
 TOKENS = 8  # of each answer
@@ -21,9 +21,9 @@ MISSING = -9999.0  # vLLM's value for an unknown log-probability
 
 def examine(url: str, key: str) -> tuple[list[str], dict[str, Any], list[Finding]]:
     """Lines about an endpoint, facts, and findings. Raises UserError for an invalid address."""
-    if not url.startswith(("http://", "https://")):
+    if why := why_no_place(url):
         raise UserError(
-            f"{url!r} is not an address: give http://HOST:PORT, as the server prints it"
+            f"{url!r} is not an address ({why}): give http://HOST:PORT, as the server prints it"
         )
     place = url.rstrip("/").removesuffix("/v1")
     http = Http(SECONDS, {"Authorization": f"Bearer {key}"} if key else {})

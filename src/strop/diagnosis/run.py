@@ -16,6 +16,7 @@ from strop.diagnosis.signal import entropy, groups, learns_from_equal, movement
 from strop.diagnosis.terms import conflict
 from strop.diagnosis.validation import parted
 from strop.method.part import EARLIER
+from strop.parts.curation._store import STORED
 from strop.support.errors import UserError
 from strop.support.exits import FAILED, OUTSIDE, Exit, causes
 from strop.support.files import toml_of
@@ -396,7 +397,8 @@ def _repeated(run: RunFiles) -> list[int]:
 
 def _is_new(row: Mapping[str, Any]) -> bool:
     """Whether the row's group began in its own step: it is not replayed, nor did it wait."""
-    return row["draw"] // EARLIER in (0, row["step"])
+    stored_in, number = divmod(row["draw"], STORED)
+    return stored_in in (0, row["step"]) and number // EARLIER in (0, row["step"])
 
 
 def cut_off(run: RunFiles) -> Finding:

@@ -40,14 +40,9 @@ def entropy(run: Any) -> Finding:
     if ratio < FALLEN:
         return Finding(question, "note", answer, keep, numbers)
     if ratio > RISEN:
-        return Finding(
-            question,
-            "note",
-            answer + " It rises.",
-            "lower training.lr, loss.clip_high "
-            "or the coefficient of entropy; see whether answers get longer",
-            numbers,
-        )
+        lower = "lower training.lr, loss.clip_high or the coefficient of entropy; see whether "
+        lower += "answers get longer"
+        return Finding(question, "note", answer + " It rises.", lower, numbers)
     return Finding(question, "ok", answer + " It does not fall by half.", numbers=numbers)
 
 
@@ -99,11 +94,9 @@ def movement(run: Any) -> Finding:
         return Finding(question, "ok", answer, numbers=numbers)
     advice = (
         "lower training.lr fivefold and resume: if reward rises again, the steps were too large "
-    )
-    advice += (
         "for their noise; more answers a step (with as many more updates, not larger ones), a "
+        "tighter clip or fewer updates do the same; if it does not, the cause is another one"
     )
-    advice += "tighter clip or fewer updates do the same; if it does not, the cause is another one"
     return Finding(question, "note", answer, advice, numbers)
 
 

@@ -13,7 +13,6 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
@@ -23,7 +22,7 @@ from strop.engines.open import EngineSettings
 from strop.engines.rules import MinP, TopK, TopP
 from strop.engines.sampling import seed_behind
 from strop.support.errors import UserError
-from strop.support.http import Call, Failed, Retries, key_of
+from strop.support.http import Call, Failed, Retries, key_of, why_no_place
 
 RETRIES = Retries(tries=5, first_wait_seconds=0.5)
 # The options that servers have for rules, in the order in which they apply them.
@@ -63,8 +62,8 @@ class CompletionsSettings(EngineSettings):
     @field_validator("url")
     @classmethod
     def _is_a_place(cls, url: str) -> str:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise UserError("it must begin with http:// or https:// and a host")
+        if why := why_no_place(url):
+            raise UserError(why)
         return url.rstrip("/").removesuffix("/v1")
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:

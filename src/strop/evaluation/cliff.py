@@ -51,7 +51,7 @@ def distance_bound(largest_change: float, alpha: float, horizon: float = 1.0) ->
 
 
 def _positive(alpha: float) -> None:
-    if alpha <= 0:
+    if not alpha > 0:
         raise UserError(f"alpha is {alpha}: without a weight of entropy there is no bound")
 
 

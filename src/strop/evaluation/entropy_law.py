@@ -52,6 +52,7 @@ def fit_entropy_law(entropy_S: ArrayLike, score_S: ArrayLike) -> EntropyLaw:
     columns_S2 = np.stack([-np.exp(entropy), np.ones_like(entropy)], axis=1)
     (a, b), *_ = np.linalg.lstsq(columns_S2, score, rcond=None)
     missed = float(((score - columns_S2 @ [a, b]) ** 2).sum())
-    spread = float(((score - score.mean()) ** 2).sum())
+    # The mean of equal scores is rounded, so they would seem to have a spread.
+    spread = float(((score - score.mean()) ** 2).sum()) if np.ptp(score) else 0.0
     explained = 1 - missed / spread if spread else 1.0
     return EntropyLaw(float(a), float(b), float(b - a), explained)

@@ -57,7 +57,7 @@ def average(models: Sequence[Weights], shares: Sequence[float] | None = None) ->
     """
     _check(models)
     shares = [1.0] * len(models) if shares is None else list(shares)
-    if len(shares) != len(models) or min(shares) < 0 or sum(shares) == 0:
+    if len(shares) != len(models) or not all(s >= 0 for s in shares) or sum(shares) == 0:
         raise UserError("average needs a share of at least 0 for each model, not all of them 0")
     whole, mixed = sum(shares), {}
     for name, first in models[0].items():
@@ -69,8 +69,8 @@ def average(models: Sequence[Weights], shares: Sequence[float] | None = None) ->
 
 
 def inverse_loss_shares(losses: Sequence[float]) -> list[float]:
-    """Shares in proportion to 1 / loss^2. Raises UserError for a loss below 0."""
-    if not losses or min(losses) < 0:
+    """Shares in proportion to 1 / loss^2. Raises UserError for a loss below 0, and for NaN."""
+    if not losses or not all(loss >= 0 for loss in losses):
         raise UserError("inverse_loss_shares needs a loss of at least 0 for each model")
     inverse = [(loss + EPS) ** -2 for loss in losses]
     return [share / sum(inverse) for share in inverse]
@@ -139,15 +139,18 @@ def _share_slope(models: Sequence[Weights], loss: Loss, shares: Tensor) -> tuple
 def answer_loss(folder: Path | str, rows: Sequence[Mapping[str, str]]) -> Loss:
     """A loss of weights: nats a token of given answers, rows with `prompt` and `completion`.
 
-    folder: any of the models; its tokenizer is used. All rows form one batch, so give few.
+    folder: any of the models; its tokenizer is used. All rows form one batch, so give few. Raises
+    UserError for rows without these, and for a prompt without a token.
     """
+    if not rows or not all(row.keys() >= {"prompt", "completion"} for row in rows):
+        raise UserError("answer_loss needs rows with a prompt and a completion")
     found = load(str(folder))
     plain = {"add_special_tokens": False}  # some begin every text with a token of their own
     texts = [
         (found.tokenizer(r["prompt"]), found.tokenizer(r["completion"], **plain)) for r in rows
     ]
-    if not texts:
-        raise UserError("answer_loss needs rows with a prompt and a completion")
+    if not all(prompt.input_ids for prompt, _ in texts):
+        raise UserError("answer_loss: a prompt has no token, so nothing precedes its answer")
 
     def loss(weights: Weights) -> Tensor:
         total, count = torch.zeros(()), 0

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from strop.batch import segments
+from strop.evaluation.samples import Floats
 from strop.method.part import Draw
 from strop.method.services import Services
 from strop.support.errors import UserError
@@ -45,7 +46,7 @@ def idealised_ranking_accuracy(logp_ref: Any, *, alpha: Any = 1.0, beta: float =
     logp_ref: [N, 2], summed, the preferred answer first. alpha: share of raters who prefer it, a
     number or [N]; 1 counts as 0.999. Source: arXiv 2405.19534, theorem 3.1, corollary 3.3.
     """
-    scores = np.asarray(logp_ref, dtype=np.float64)
+    scores = _pairs(logp_ref)
     share = np.clip(np.asarray(alpha, dtype=np.float64), 1 - CERTAIN, CERTAIN)
     if beta <= 0:
         raise UserError(f"beta must be above 0, it is {beta}")
@@ -71,7 +72,7 @@ def hardest_loss(logp_ref: Any, *, beta: float = 0.1) -> np.ndarray:
 
     logp_ref: [N, 2], the preferred answer first. Source: arXiv 2405.19534, theorem 4.1.
     """
-    scores = np.asarray(logp_ref, dtype=np.float64)
+    scores = _pairs(logp_ref)
     result: np.ndarray = np.logaddexp(0.0, -beta * (scores[:, 1] - scores[:, 0]))
     return result
 
@@ -81,13 +82,21 @@ def flips(before: Any, after: Any) -> dict[str, float]:
 
     before, after: logp [N, 2]. Keys: stayed_right, became_right, became_wrong, stayed_wrong.
     """
-    was, now = (np.asarray(x)[:, 0] >= np.asarray(x)[:, 1] for x in (before, after))
+    was, now = (pairs[:, 0] >= pairs[:, 1] for pairs in map(_pairs, (before, after)))
     return {
         "stayed_right": float((was & now).mean()),
         "became_right": float((~was & now).mean()),
         "became_wrong": float((was & ~now).mean()),
         "stayed_wrong": float((~was & ~now).mean()),
     }
+
+
+def _pairs(logp: Any) -> Floats:
+    """The scores of pairs [N, 2]. Raises UserError for others."""
+    scores = np.asarray(logp, dtype=np.float64)
+    if scores.ndim != 2 or scores.shape[1] != 2:
+        raise UserError(f"log-probabilities must be those of pairs [N, 2], they are {scores.shape}")
+    return scores
 
 
 def given_answer_metrics(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.data.prompts import Prompt
 from strop.engines.asynchronous import asynchronous
@@ -68,12 +69,8 @@ def evaluate(
     group_B = batch["group_B"].numpy()
     scored_P = np.bincount(group_B, scored_B, minlength=batch.size("P"))
     if scored_P.max(initial=0) < max(ks):
-        why = "".join(
-            f": {message}"
-            for message in [
-                *services.sampling.failures, *(each.message for each in grading.failures)
-            ][-1:]
-        )  # fmt: skip
+        failed = [*services.sampling.failures, *(each.message for each in grading.failures)]
+        why = f": {failed[-1]}" if failed else ""
         return Evaluated(
             {}, batch, len(scored_P), why_empty=f"too few answers could be scored{why}",
             num_unscored=int((~scored_B).sum()),
@@ -111,19 +108,14 @@ def _samples(
 ) -> Samples:
     """The columns to summarise; statistics: those that the engine gave."""
     _, texts = services.texts.decoded(batch)
-    mask_T = batch["mask_T"]
-    length_B = batch["length_B"].double()
-    rollout_T, num = batch["rollout_T"][mask_T], batch.size("B")
-    sums = {
-        name: torch.zeros(num, dtype=torch.float64).index_add_(
-            0, rollout_T, batch[name][mask_T].double()
-        )
-        / length_B
+    length_B, place = batch["length_B"].double(), (batch["rollout_T"], batch.size("B"))
+    means = {  # NaN without a token
+        name: segments.total(batch[name].double(), *place, batch["mask_T"]) / length_B
         for name, statistic in STATISTIC_OF.items()
         if statistic in statistics
     }
-    confidence_B = sums.get("logp_sampler_T")
-    entropy_B = sums.get("entropy_behavior_T")
+    confidence_B = means.get("logp_sampler_T")
+    entropy_B = means.get("entropy_behavior_T")
     answer = attribute(services.task.answer) if services.task.answer else None
     return Samples(
         prompt_B=batch["group_B"].numpy(),
@@ -191,11 +183,10 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
         estimates = dict(evaluated.estimates)
         if evaluated.training_reward is not None:
             estimates[REWARD] = evaluated.training_reward
-        found = as_json(estimates, f"eval/{split}/")
         return {
-            name: value
-            for name, value in found.items()
-            if value is not None and _kept(name.removeprefix(f"eval/{split}/"))
+            f"eval/{split}/{name}": value
+            for name, value in as_json(estimates).items()
+            if value is not None and _kept(name)
         }
 
     return run

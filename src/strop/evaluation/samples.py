@@ -12,6 +12,7 @@ from strop.support.errors import UserError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+COVERAGE = 0.95  # of every interval, over prompts or seeds
 RIGHT = 1.0  # the least score of a right answer
 ROUNDING = 1e-6  # of a score that is a sum of 32-bit floats
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from strop.evaluation.samples import COVERAGE
 from strop.support.errors import UserError
 from strop.support.students_t import central_probability, t_quantile
 
@@ -18,23 +19,25 @@ Within = tuple[float, float]  # the least and the largest value that a number ca
 ANYTHING: Within = (-math.inf, math.inf)
 SHARE: Within = (0.0, 1.0)
 POSITIVE: Within = (0.0, math.inf)
+_WHERE = re.compile(r"(late|mean|eval/[^/]+)/")  # before the names of numbers
 _SHARES = re.compile(
-    r"(eval/.+/)?((pass|maj)@\d+|auc|\w+_accuracy(_per_token)?)|([^/]+/)*(frac(_\w+)?|\w+_fraction)"
-    r"|(late/|mean/)?(clip_ratio/\w+|completions/clipped_ratio|exit/\w+)|tied_top|ece"
-    r"|answer_\w+_auc|band|below|reached to .+"
+    r"(pass|maj)@\d+|auc|answer_\w+_auc|\w+_accuracy(_per_token)?|tied_top|ece"
+    r"|([^/]+/)*(frac(_\w+)?|\w+_fraction)|clip_ratio/\w+|completions/clipped_ratio|exit/\w+"
+    r"|band|below|reached to .+"
 )
 _POSITIVE = re.compile(
-    r"(late/|mean/)?(entropy|completions/\w+_length|grad_norm|step_time|timing_s/\w+|perf/\w+)"
-    r"|answer_entropy|effective_answers|distinct@\d+|(eval/.+/)?nll"
-    r"|(sampled|trained|seconds|steps)( to .+)?"
+    r"entropy|completions/\w+_length|grad_norm|step_time|timing_s/\w+|perf/\w+"
+    r"|answer_entropy|effective_answers|distinct@\d+|nll|(sampled|trained|seconds|steps)( to .+)?"
 )
 
 
 def range_of(name: str) -> Within:
     """The range of a logged or compared number: a share, 0 or more, or anything."""
-    if _SHARES.fullmatch(name):
+    where = _WHERE.match(name)
+    plain = name[where.end() :] if where else name
+    if _SHARES.fullmatch(plain):
         return SHARE
-    return POSITIVE if _POSITIVE.fullmatch(name) else ANYTHING
+    return POSITIVE if _POSITIVE.fullmatch(plain) else ANYTHING
 
 
 def limits(mean: Any, half: Any, within: Within = ANYTHING) -> tuple[Any, Any]:
@@ -77,36 +80,29 @@ class SeedEstimate(NamedTuple):
     n_seeds: int
 
 
-def over_seeds(
-    values: Sequence[float], coverage: float = 0.95, within: Within = ANYTHING
-) -> SeedEstimate:
-    """Mean of one number per seed and its interval, which `limits` keeps inside `within`.
+def over_seeds(values: Sequence[float], within: Within = ANYTHING) -> SeedEstimate:
+    """Mean of one number per seed and its 95% interval, which `limits` keeps inside `within`.
 
-        mean -+ t_{n-1}((1 + coverage) / 2) * s / sqrt(n),   s with ddof 1
+        mean -+ t_{n-1}(0.975) * s / sqrt(n),   s with ddof 1
 
-    Assumes that the numbers are about normal over seeds. Raises UserError without any seed, for a
-    number that is not finite, or a coverage outside (0, 1). Source: Student, Biometrika 6 (1908).
+    Assumes that the numbers are about normal over seeds. Raises UserError without any seed, and for
+    a number that is not finite. Source: Student, Biometrika 6 (1908).
     """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or len(x) == 0 or not np.isfinite(x).all():
         raise UserError(f"need one finite number per seed, got {list(values)}.")
-    if not 0 < coverage < 1:
-        raise UserError(f"coverage = {coverage} must lie between 0 and 1.")
     mean = float(x.mean())
     if (x == x[0]).all():
         return SeedEstimate(float(x[0]), math.nan, math.nan, len(x))
-    width = t_quantile((1 + coverage) / 2, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
+    width = t_quantile((1 + COVERAGE) / 2, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
     low, high = limits(mean, width, within)
     return SeedEstimate(mean, float(low), float(high), len(x))
 
 
 def paired_difference(
-    ours: Sequence[float],
-    theirs: Sequence[float],
-    coverage: float = 0.95,
-    within: Within = ANYTHING,
+    ours: Sequence[float], theirs: Sequence[float], within: Within = ANYTHING
 ) -> SeedEstimate:
-    """Mean of ours - theirs, entry i of both from the same seed, with its interval.
+    """Mean of ours - theirs, entry i of both from the same seed, with its 95% interval.
 
     within: the range of either side. Pairing removes the seed's effect on both. Raises UserError
     for different numbers of seeds and as `over_seeds`.
@@ -118,7 +114,7 @@ def paired_difference(
         )
     most = within[1] - within[0]
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    return over_seeds(differences, coverage, (-most, most) if math.isfinite(most) else ANYTHING)
+    return over_seeds(differences, (-most, most) if math.isfinite(most) else ANYTHING)
 
 
 def paired_p(ours: Sequence[float], theirs: Sequence[float]) -> float:

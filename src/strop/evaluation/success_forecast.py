@@ -31,9 +31,10 @@ from strop.parts.sampling._query_adapter import (
 )
 from strop.parts.sampling.predict_success_from_history import PredictSuccessFromHistory
 from strop.support.errors import UserError
-from strop.tracking.rollouts_file import read_table
+from strop.tracking.rollouts_file import read_table, rollouts_files
 
 History = Sequence[tuple[str, float]]  # prompts as the model saw them, mean outcomes in [0, 1]
+COLUMNS = ("step", "uid", "draw", "prompt", "reward", "scored")
 BANDWIDTH, WEIGHT = 0.1, 1.0  # of the kernel, as in `predict_success_from_history`
 
 
@@ -44,8 +45,8 @@ def history_of(run: str | Path, newest: int = 256) -> list[tuple[str, float]]:
     for a folder without any other.
     """
     found: dict[tuple[int, int, int], tuple[str, list[float]]] = {}
-    for path in sorted(Path(run).glob("rollouts/step-*.parquet")):
-        for row in read_table(path).to_pylist():
+    for path in rollouts_files(Path(run)):
+        for row in read_table(path, COLUMNS).to_pylist():
             if not row["scored"] or row["draw"] // STORED not in (0, row["step"]):
                 continue
             key = row["step"], row["uid"], row["draw"]

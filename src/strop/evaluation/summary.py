@@ -17,7 +17,7 @@ from strop.evaluation.calibration import (
     share,
 )
 from strop.evaluation.cliff import tied_top
-from strop.evaluation.samples import Estimate, Floats, Ints, Samples
+from strop.evaluation.samples import COVERAGE, Estimate, Floats, Ints, Samples
 from strop.support.errors import UserError
 
 CHUNK = 4_000_000  # numbers held at once
@@ -27,26 +27,25 @@ def bootstrap(
     statistics: Mapping[str, Statistic],
     num_prompts: int,
     *,
-    coverage: float = 0.95,
     num_resamples: int = 2000,
     seed: int = 0,
     num_rollouts: int = 0,
 ) -> dict[str, Estimate]:
-    """Each statistic with its percentile interval when prompts are resampled with replacement.
+    """Each statistic with its 95% percentile interval when prompts are resampled with replacement.
 
-        low, high = quantiles (1 - coverage) / 2 and (1 + coverage) / 2 of statistic(counts_r)
+        low, high = quantiles 0.025 and 0.975 of statistic(counts_r)
         counts_r ~ Multinomial(P; 1/P, ..., 1/P)
 
     Prompts are resampled and never rollouts, because rollouts of a prompt are not independent
     evidence about the set. Resamples on which a statistic is undefined (NaN) are left out of its
     quantiles; with one prompt there is no interval (NaN). `num_rollouts` only sizes the chunks.
-    Raises UserError for a coverage outside (0, 1), fewer than 100 resamples or no prompt.
+    Raises UserError for fewer than 100 resamples or no prompt.
     Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), sec. 13.3.
     """
-    if not 0 < coverage < 1 or num_resamples < 100 or num_prompts < 1:
+    if num_resamples < 100 or num_prompts < 1:
         raise UserError(
-            f"a bootstrap needs a coverage between 0 and 1 (got {coverage}), at least 100 "
-            f"resamples (got {num_resamples}) and a prompt (got {num_prompts})."
+            f"a bootstrap needs at least 100 resamples (got {num_resamples}) and a prompt (got "
+            f"{num_prompts})."
         )
     ones_1P = np.ones((1, num_prompts))
     values = {name: float(of(ones_1P)[0]) for name, of in statistics.items()}
@@ -61,16 +60,16 @@ def bootstrap(
         for name, of in statistics.items():
             drawn[name].append(of(counts_RP.astype(np.float64)))
     return {
-        name: Estimate(value, *_quantiles(np.concatenate(drawn[name]), coverage), num_prompts)
+        name: Estimate(value, *_quantiles(np.concatenate(drawn[name])), num_prompts)
         for name, value in values.items()
     }
 
 
-def _quantiles(value_R: Floats, coverage: float) -> tuple[float, float]:
+def _quantiles(value_R: Floats) -> tuple[float, float]:
     defined = value_R[~np.isnan(value_R)]
     if len(defined) == 0:
         return np.nan, np.nan
-    low, high = np.quantile(defined, [(1 - coverage) / 2, (1 + coverage) / 2])
+    low, high = np.quantile(defined, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
     return float(low), float(high)
 
 
@@ -129,17 +128,13 @@ def summarise(
     return estimates | _descriptions(samples, kept, len(groups.n_P))
 
 
-def as_json(estimates: Mapping[str, Estimate], prefix: str = "") -> dict[str, float | None]:
-    """Flat form: `pass@1`, `pass@1/low`, `pass@1/high` after `prefix`; None where undefined."""
-    flat: dict[str, float | None] = {}
-    for name, estimate in estimates.items():
-        for ending, value in (
-            ("", estimate.value),
-            ("/low", estimate.low),
-            ("/high", estimate.high),
-        ):
-            flat[f"{prefix}{name}{ending}"] = value if math.isfinite(value) else None
-    return flat
+def as_json(estimates: Mapping[str, Estimate]) -> dict[str, float | None]:
+    """Flat form: `pass@1`, `pass@1/low`, `pass@1/high`; None where undefined."""
+    return {
+        f"{name}{ending}": value if math.isfinite(value) else None
+        for name, (*values, _) in estimates.items()
+        for ending, value in zip(("", "/low", "/high"), values, strict=True)
+    }
 
 
 def by_prompt(samples: Samples, ks: Sequence[int], num_prompts: int) -> dict[str, Floats]:
@@ -183,13 +178,14 @@ class _Groups:
 def _check_k(k: int, samples: Samples, groups: _Groups, leave_out: bool) -> None:
     if k < 1:
         raise UserError(f"k = {k} makes no sense; give a k of at least 1.")
-    fewest = int(groups.n_P.argmin())
-    n = int(groups.n_P[fewest])
-    if k > (groups.n_P.max() if leave_out else n):
-        failed = int((~samples.scored & (samples.prompt_B == groups.id_P[fewest])).sum())
+    decides = int(groups.n_P.argmax() if leave_out else groups.n_P.argmin())
+    n, prompt = int(groups.n_P[decides]), groups.id_P[decides]
+    if k > n:
+        failed = int((~samples.scored & (samples.prompt_B == prompt)).sum())
         raise UserError(
-            f"k = {k} needs {k} scored samples of every prompt, and prompt {groups.id_P[fewest]} "
-            f"has n = {n} ({failed} more were not scored); ask for k <= {n} or draw more samples."
+            f"k = {k} needs {k} scored samples of {'a' if leave_out else 'every'} prompt, and "
+            f"prompt {prompt} has n = {n} ({failed} more were not scored); ask for k <= {n} or "
+            "draw more samples."
         )
 
 
@@ -228,7 +224,8 @@ def _answer_statistics(
     statistics["answer_entropy"] = share(entropy_P, has_P)
     statistics["effective_answers"] = share(np.exp(entropy_P) * has_P, has_P)
     prompt, right = groups.prompt_B[given_B], kept.right_B[given_B]
-    statistics["answer_entropy_auc"] = auc(-entropy_P[prompt], right, prompt)
+    doubt_P = entropy_P.round(9)  # so that rounding decides between no prompts with equal votes
+    statistics["answer_entropy_auc"] = auc(-doubt_P[prompt], right, prompt)
     statistics["answer_share_auc"] = auc(share_A[answer_B], right, prompt)
     return statistics
 

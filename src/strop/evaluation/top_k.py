@@ -46,7 +46,8 @@ def sharpe_ratio_at_k(estimate_C: ArrayLike, value_C: ArrayLike, baseline: float
     if not 1 <= k <= len(values):
         raise UserError(f"k is {k}: there are {len(values)} candidates")
     top_K = values[np.argsort(-estimates, kind="stable")[:k]]
-    best, deviation = float(top_K.max()), float(top_K.std())
+    best = float(top_K.max())
+    deviation = float(top_K.std()) if np.ptp(top_K) else 0.0  # the mean of equal values is rounded
     gain = best - baseline
     ratio = gain / deviation if deviation else math.copysign(math.inf, gain) if gain else math.nan
     return TopK(

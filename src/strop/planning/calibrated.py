@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from strop.planning.costs import refreshed
 from strop.planning.course import Speed, Weights
 from strop.planning.measured import Measured, measure
 from strop.planning.model_costs import read_model
@@ -123,5 +124,5 @@ def _of_run(case: Case, folder: Path, work: Work) -> Case:
         case, model=read_model(checkpoint.parent),
         assumed=replace(case.assumed, weight_bytes=size, cache_bytes=size),
         held=work.held,
-        passes=float(read_run(folder).mean("timing_s/refresh") > 0),
+        passes=float(refreshed([read_run(folder)])),
     )  # fmt: skip

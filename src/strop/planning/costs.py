@@ -171,12 +171,17 @@ def _by_sums(
     return costs * typical(sizes[-1], costs @ sizes[:-1]), found, unsure
 
 
+def refreshed(runs: Sequence[Recorded]) -> bool:
+    """Whether a forward pass came before updates; without one the stage still takes some time."""
+    update = _total(runs, "timing_s/update")
+    return _total(runs, "timing_s/refresh") >= FORWARD * update / 10
+
+
 def _by_rollouts(runs: Sequence[Recorded]) -> tuple[Speed, Floats, Floats]:
     """The same from the seconds of whole rollouts."""
     tokens = _total(runs, "tokens")
-    read = _total(runs, "timing_s/refresh") / tokens
-    if read < FORWARD * _total(runs, "timing_s/update") / tokens / 10:  # nothing was refreshed
-        read = FORWARD * _total(runs, "timing_s/update") / tokens
+    forward = FORWARD * _total(runs, "timing_s/update")
+    read = (_total(runs, "timing_s/refresh") if refreshed(runs) else forward) / tokens
     terms = np.array([row for run in runs for row in _decoded(run, read)])
     if not len(terms):
         raise UserError(

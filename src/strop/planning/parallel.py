@@ -44,6 +44,11 @@ class Case:
         return (self.gpu.link if inside else self.gpu.network) * self.assumed.links
 
     @property
+    def training_passes(self) -> float:
+        """Operations of training, in those of a forward pass: the backward pass is two of them."""
+        return 3 + self.assumed.recompute + self.passes
+
+    @property
     def room(self) -> float:
         """Usable bytes of a GPU."""
         return self.gpu.memory * self.assumed.memory
@@ -192,7 +197,7 @@ class Trainer:
 def costs_of_training(case: Case, layout: Trainer) -> tuple[float, float]:
     """Seconds a token, and seconds a squared token of a sequence, for arithmetic alone."""
     model, assumed = case.model, case.assumed
-    operations = 3 + assumed.recompute + case.passes  # backward is two of them
+    operations = case.training_passes
     computing = case.gpu.flops * assumed.of_training(model.experts > 0) * layout.size
     return operations * model.per_token / computing, operations * model.per_pair / 2 / computing
 

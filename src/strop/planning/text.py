@@ -71,8 +71,8 @@ def describe_assumed(assumed: Assumed) -> list[str]:
     lines = [
         f"{model.name}{unlike}: {_count(model.parameters)} parameters, {_count(model.active)} of "
         f"them for a token, {cache / 1024:.0f} KiB of cache a token; "
-        f"{_count(model.per_token)} operations a token forward, three times that in training, and "
-        f"{_count(model.per_pair)} for each token before it",
+        f"{_count(model.per_token)} operations a token forward, {case.training_passes:g} times "
+        f"that in training, and {_count(model.per_pair)} for each token before it",
         f"{gpu.name}: {gpu.flops / 1e12:.0f} TFLOP/s, {gpu.bandwidth / 1e12:.2f} TB/s, "
         f"{gpu.memory / GIB:.0f} GiB, {gpu.link / 1e9:.0f} GB/s to the {gpu.per_node} of its node, "
         f"{gpu.network / 1e9:.0f} GB/s beyond ({gpu.source})",

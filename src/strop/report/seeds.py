@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.evaluation.samples import COVERAGE
 from strop.evaluation.seeds import ANYTHING, Within, limits, range_of
 from strop.report.about import parsed
 from strop.report.recorded import Recorded
@@ -14,7 +15,6 @@ from strop.support.files import flat
 from strop.support.students_t import t_quantile
 
 Points = tuple[NDArray[Any], NDArray[np.float64]]
-COVERAGE = 0.95
 
 
 def mean_and_band(drawn: Sequence[Points], within: Within = ANYTHING) -> tuple[NDArray[Any], ...]:

@@ -23,17 +23,33 @@ def references(*columns: Sequence[Any] | None) -> list[Any] | None:
     """Each row's first value of these columns that is there; None where no column is given.
 
     Chosen row by row, because files of several layouts have their references in different columns.
-    A missing value is None, or NaN, as pandas writes it.
+    A missing value is None, or NaN, as pandas writes it; a blank text counts where no other column
+    has a value.
     """
     given = [column for column in columns if column is not None]
     if not given:
         return None
-    rows = zip(*given, strict=True)
-    return [next((value for value in row if not _missing(value)), None) for row in rows]
+    return [_first_there(row) for row in zip(*given, strict=True)]
 
 
-def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def _first_there(row: Sequence[Any]) -> Any:
+    there = [v for v in row if not (v is None or (isinstance(v, float) and math.isnan(v)))]
+    return next((value for value in there if not is_blank(value)), there[0] if there else None)
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a cell of the data is empty: None, or a text of blanks as in a CSV file."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def right_values(reference: Any) -> list[Any]:
+    """The values that are right where this is the reference: none for an empty cell, and 12 beside
+    12.0, which a column of integers with gaps may hold for it.
+    """
+    if is_blank(reference):
+        return []
+    whole = isinstance(reference, float) and reference.is_integer()
+    return [reference, *([int(reference)] if whole else [])]
 
 
 def extract_answer(completion: str) -> str:
@@ -77,17 +93,11 @@ def exact_match(
             "reward exact_match needs a column 'answer' or 'ground_truth', the data has neither: "
             "add one"
         )
+    right = [{as_text(value, "exact_match") for value in right_values(each)} for each in wanted]
     return [
-        None
-        if reference is None or not str(reference).strip()
-        else float(extract_answer(text_of(completion)) in _texts(reference))
-        for completion, reference in zip(completions, wanted, strict=True)
+        float(extract_answer(text_of(completion)) in texts) if texts else None
+        for completion, texts in zip(completions, right, strict=True)
     ]
-
-
-def _texts(reference: Any) -> set[str]:
-    whole = isinstance(reference, float) and reference.is_integer()
-    return {as_text(reference, "exact_match")} | ({str(int(reference))} if whole else set())
 
 
 def _last_tagged(text: str) -> str | None:

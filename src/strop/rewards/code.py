@@ -12,19 +12,19 @@ are installed here.
 
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from strop.rewards.answers import references, text_of
+from strop.rewards.answers import is_blank, references, right_values, text_of
 from strop.rewards.scored import Unscored
 from strop.sandbox.remote import RemoteSandbox
 from strop.sandbox.run import Limits, NotRun, Ran, check_isolation, run
 from strop.support.errors import UserError
 from strop.support.exits import Exit
+from strop.support.processes import num_cores
 
 _BLOCK = re.compile(r"```([^\n`]*)\n(.*?)```", re.DOTALL)
 MOST, MOST_PARALLEL = 10**6, 1024  # largest value of a limit; most runs at once
@@ -34,11 +34,11 @@ _REMOTE_PARALLEL = 16
 
 
 class Case(NamedTuple):
-    """One test case: a test to run after the code, or a program's input and expected output."""
+    """One test case: a test to run after the code, or a program's input and its right outputs."""
 
     test: str | None = None
     stdin: str = ""
-    output: str = ""
+    outputs: tuple[str, ...] = ()
 
 
 def _bytes(mb: float) -> int:
@@ -51,9 +51,9 @@ class _CodeReward:
 
     seconds: wall and processor time of a run. answer_seconds: of all runs of an answer; cases that
     were not run by then fail. memory_mb: address space of each process. disk_mb: files. processes:
-    including threads. parallel: runs at once, 0: one a processor. packages: the code and its tests
-    may import the packages of this interpreter. without_isolation: run the code even with access
-    to network and files, for machines that are sandboxes themselves. url: of a server that runs the
+    including threads. parallel: runs at once, 0: one a core. packages: the code and its tests may
+    import the packages of this interpreter. without_isolation: run the code even with access to
+    network and files, for machines that are sandboxes themselves. url: of a server that runs the
     code in place of this machine; it has its own limits for the names in `_HERE`. wait_seconds:
     longest wait for that server, beside the runs, for each answer.
 
@@ -101,7 +101,7 @@ class _CodeReward:
         self.answer_seconds = answer_seconds
         # The grader allows n rows 1 + (n - 1) / 32 times this; n rows never take longer here.
         self.timeout_seconds = 32 * (answer_seconds + seconds) + 30.0
-        self.parallel = parallel or (_REMOTE_PARALLEL if url else os.cpu_count() or 1)
+        self.parallel = parallel or (_REMOTE_PARALLEL if url else num_cores())
         self.packages = packages
         self.isolate = not without_isolation
         self.remote: RemoteSandbox | None = None
@@ -179,8 +179,8 @@ class RunTests(_CodeReward):
     Test cases are in the column `tests` (Python statements, such as `assert f(2) == 4`; the code is
     run again for each, and a process that the code cannot reach evaluates it), or in `inputs` and
     `outputs` (the input and the expected output of a program; blanks at the ends of lines and empty
-    lines at the end do not count). Each is a list, or its JSON text. A row without test cases is
-    not applicable.
+    lines at the end do not count). Each is a list, or its JSON text. A row without test cases, as
+    with an empty cell, is not applicable.
     """
 
     def __call__(
@@ -207,7 +207,7 @@ class RunTests(_CodeReward):
 class RunPython(_CodeReward):
     """1.0 where the completion's program prints the reference, else 0.0.
 
-    The reference is the row's `ground_truth`, or `answer` where it has none; None: not
+    The reference is the row's `ground_truth`, or `answer` where it has none; an empty one: not
     applicable. Outputs are compared as in `run_tests`.
     """
 
@@ -221,7 +221,8 @@ class RunPython(_CodeReward):
         wanted = references(ground_truth, answer)
         if wanted is None:
             raise UserError("reward run_python needs a column 'ground_truth' or 'answer': add it")
-        cases = [None if r is None else [Case(output=str(r))] for r in wanted]
+        right = [tuple(map(str, right_values(reference))) for reference in wanted]
+        cases = [[Case(outputs=texts)] if texts else None for texts in right]
         scores, failures = self._each(completions, cases)
         log_extra("run_python/failure", failures)
         return scores
@@ -245,7 +246,7 @@ def _failure(case: Case, ran: Ran) -> str:
         lines = ran.errors.strip().splitlines()
         ended = "ended with an exit code that is not 0" if case.test is None else "ended early"
         return lines[-1][:200] if lines else ended
-    if case.test is None and _shown(ran.output) != _shown(case.output):
+    if case.test is None and _shown(ran.output) not in map(_shown, case.outputs):
         return f"printed {ran.output[:80]!r}"
     return ""
 
@@ -256,9 +257,9 @@ def _shown(text: str) -> list[str]:
 
 def _cases(tests: Any, inputs: Any, outputs: Any) -> list[Case] | None:
     """The test cases of a row; None when it has none."""
-    if tests is not None:
+    if not is_blank(tests):
         return [Case(test=text) for text in _texts(tests, "tests")]
-    if inputs is None or outputs is None:
+    if inputs is None or outputs is None or (is_blank(inputs) and is_blank(outputs)):
         return None
     given, wanted = _texts(inputs, "inputs"), _texts(outputs, "outputs")
     if len(given) != len(wanted):
@@ -266,7 +267,7 @@ def _cases(tests: Any, inputs: Any, outputs: Any) -> list[Case] | None:
             f"reward run_tests: a row has {len(given)} inputs and {len(wanted)} outputs: "
             f"give one output for each input; its inputs begin with {str(inputs)[:80]!r}"
         )
-    return [Case(stdin=i, output=o) for i, o in zip(given, wanted, strict=True)]
+    return [Case(stdin=i, outputs=(o,)) for i, o in zip(given, wanted, strict=True)]
 
 
 def _texts(value: Any, column: str) -> list[str]:

@@ -128,7 +128,7 @@ class RewardFunction:
     def _checked(
         self, result: Any, rows: Sequence[int], scored: Scored, strict: bool
     ) -> list[float | None]:
-        source = self.spec.source
+        source, result = self.spec.source, plain(result)
         if isinstance(result, (str, bytes, Mapping)) or not hasattr(result, "__len__"):
             raise UserError(
                 f"reward {source} returned {_short(result)}: it must return a list with one "

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -22,7 +21,7 @@ from strop.rewards.scored import Unscored
 from strop.support.errors import UserError, did_you_mean
 from strop.support.exits import Exit
 from strop.support.files import toml_of
-from strop.support.http import UNREAD, Failed, Http, Retries, key_of
+from strop.support.http import UNREAD, Failed, Http, Retries, key_of, why_no_place
 
 _ANSWER_BYTES = 1 << 22
 _KEY_ADVICE = "; api_key_env names the environment variable with its key"
@@ -60,10 +59,8 @@ class JudgeSettings(BaseModel):
     @field_validator("base_url")
     @classmethod
     def _is_a_place(cls, url: str) -> str:
-        place = urlsplit(url)
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise ValueError("it must begin with http:// or https:// and a host")
-        _ = place.port  # raises ValueError for an invalid one
+        if why := why_no_place(url):
+            raise ValueError(why)
         return url.rstrip("/")
 
     @field_validator("score")

@@ -119,7 +119,8 @@ def _with_options(text: str) -> tuple[str, dict[str, Any]]:
         return text, {}
     try:
         call = ast.parse(f"f{match['options']}", mode="eval").body
-        assert isinstance(call, ast.Call)
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError("after a name stand its options alone")
         if call.args or any(word.arg is None for word in call.keywords):
             raise ValueError("options are written option=value")
         options = {str(word.arg): _literal(word.value) for word in call.keywords}

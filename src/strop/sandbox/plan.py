@@ -153,17 +153,11 @@ class _Words(ast.NodeVisitor):
         elif module not in sys.stdlib_module_names and module not in ("numpy", "pytest"):
             self._reaching.add(module)  # whose objects cannot be sent
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+    def _defined(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.bound.add(node.name)
         self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self.bound.add(node.name)
-        self.generic_visit(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self.bound.add(node.name)
-        self.generic_visit(node)
+    visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = _defined
 
     def visit_arg(self, node: ast.arg) -> None:
         self.bound.add(node.arg)

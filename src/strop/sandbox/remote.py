@@ -7,14 +7,13 @@ failure, whose cause may be the code: a failure that persists over retries count
 import json
 import secrets
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
 from strop.sandbox.run import Limits, NotRun, Ran
 from strop.support.errors import UserError
 from strop.support.exits import Exit
-from strop.support.http import UNREAD, Failed, Http, Retries, TooLong
+from strop.support.http import UNREAD, Failed, Http, Retries, TooLong, why_no_place
 
 ANSWER_BYTES = 1 << 22  # of a server's answer; a program that prints more has failed
 RETRIES = Retries(tries=4)
@@ -46,11 +45,8 @@ class RemoteSandbox:
     """
 
     def __init__(self, url: str, parallel: int, wait_seconds: float) -> None:
-        place = urlsplit(str(url))  # an option may be anything
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise UserError(
-                f"a code reward with url={url!r}: it must begin with http:// or https:// and a host"
-            )
+        if why := why_no_place(url):
+            raise UserError(f"a code reward with url={url!r}: {why}")
         self.url = url.rstrip("/").removesuffix("/run_code") + "/run_code"
         self.wait_seconds = wait_seconds
         self.http = Http(wait_seconds, most_at_once=parallel, most_bytes=ANSWER_BYTES)

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -122,8 +123,10 @@ def _watched(
     scratch: Path, wall_seconds: float, environment: dict[str, str]
 ) -> tuple[bytes, int, tuple[bytes, bytes], str]:
     """Status line, exit code, output and error streams, and the limit that ended the run."""
-    ours, theirs = os.pipe()
-    with scratch.joinpath("stdin").open("rb") as stdin, os.fdopen(ours, "rb") as status:
+    with ExitStack() as opened:
+        stdin = opened.enter_context(scratch.joinpath("stdin").open("rb"))
+        ours, theirs = os.pipe()
+        status = opened.enter_context(os.fdopen(ours, "rb"))
         try:
             process = processes.start(
                 [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _LAUNCH,

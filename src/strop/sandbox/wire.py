@@ -66,6 +66,11 @@ def _stdlib(module: str, name: str) -> Any:
     return getattr(__import__(module), name)
 
 
+def _made(module: str, name: str) -> Callable[[list[Any]], Any]:
+    """Makes an object of a class of the standard library from the arguments of its constructor."""
+    return lambda parts: _stdlib(module, name)(*parts)
+
+
 def _factory(given: Any) -> Any:
     known = (int, float, str, list, dict, set, tuple, bool)
     return given if any(given is kind for kind in known) else None
@@ -102,20 +107,14 @@ TYPES: dict[str, Form] = {
     "collections.deque": Form(
         lambda v: [v.maxlen, *v], lambda p: _stdlib("collections", "deque")(p[1:], p[0])
     ),
-    "decimal.Decimal": Form(lambda v: [str(v)], lambda p: _stdlib("decimal", "Decimal")(*p)),
-    "fractions.Fraction": Form(
-        _fields("numerator", "denominator"), lambda p: _stdlib("fractions", "Fraction")(*p)
-    ),
-    "datetime.date": Form(_fields(*_DATE), lambda p: _stdlib("datetime", "date")(*p)),
-    "datetime.time": Form(_fields(*_TIME), lambda p: _stdlib("datetime", "time")(*p)),
-    "datetime.datetime": Form(
-        _fields(*_DATE, *_TIME), lambda p: _stdlib("datetime", "datetime")(*p)
-    ),
-    "datetime.timezone": Form(
-        lambda v: [v.utcoffset(None)], lambda p: _stdlib("datetime", "timezone")(*p)
-    ),
+    "decimal.Decimal": Form(lambda v: [str(v)], _made("decimal", "Decimal")),
+    "fractions.Fraction": Form(_fields("numerator", "denominator"), _made("fractions", "Fraction")),
+    "datetime.date": Form(_fields(*_DATE), _made("datetime", "date")),
+    "datetime.time": Form(_fields(*_TIME), _made("datetime", "time")),
+    "datetime.datetime": Form(_fields(*_DATE, *_TIME), _made("datetime", "datetime")),
+    "datetime.timezone": Form(lambda v: [v.utcoffset(None)], _made("datetime", "timezone")),
     "datetime.timedelta": Form(
-        _fields("days", "seconds", "microseconds"), lambda p: _stdlib("datetime", "timedelta")(*p)
+        _fields("days", "seconds", "microseconds"), _made("datetime", "timedelta")
     ),
 }
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from strop.support.errors import UserError
 
@@ -177,6 +178,8 @@ class Http:
         """
         if call is not None and call.over.is_set():
             raise ConnectionAbortedError("broken off")
+        if why := why_no_place(url):
+            raise ConnectionError(f"InvalidURL: {why}")
         limit = timeout_seconds or self.timeout_seconds
         task = asyncio.run_coroutine_threadsafe(self._send(method, url, body, limit), self._loop)
         if call is not None:
@@ -256,6 +259,17 @@ class Http:
                 raise
             content += f"({_words(error)})".encode()  # the status marks it as failed
         return bytes(content)
+
+
+def why_no_place(url: object) -> str:
+    """Why this is not the address of a server; empty where it is one."""
+    try:
+        place = urlsplit(str(url))
+        _ = place.port  # raises ValueError for what is no port
+    except ValueError as error:
+        return str(error)
+    fits = place.scheme in ("http", "https") and place.hostname
+    return "" if fits else "it must begin with http:// or https:// and a host"
 
 
 def key_of(variable: str, option: str, whose: str = "the server's", where: str = "") -> str:

@@ -1,5 +1,5 @@
-"""Starts child processes in sessions of their own, ends them with all their descendants, and counts
-restarts until a run has to stop."""
+"""Starts child processes in sessions of their own, ends them with all their descendants, counts
+restarts until a run has to stop, and the cores for all this."""
 
 import os
 import signal
@@ -12,6 +12,13 @@ from strop.support.errors import RunStopped
 
 ROUNDS = 100  # of searching for processes that were forked meanwhile
 _LINE = 4096  # bytes, more than the line of a process in /proc
+
+
+def num_cores() -> int:
+    """The number of cores that this process may use; all where the system does not tell."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":

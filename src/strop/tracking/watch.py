@@ -68,7 +68,7 @@ class Line:
         while (call := self._calls.get()) is not None:
             try:
                 call(self.tracker)
-            except Exception as error:  # reported at the next step
+            except BaseException as error:  # also SystemExit; reported at the next step
                 self.why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
                 return
 
@@ -170,10 +170,8 @@ def read_ids(folder: Path) -> dict[str, str]:
     path = folder / NAME
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
-        raise UserError(
-            f"{path} is damaged: repair it, or remove it to start over there"
-        ) from error
+    except ValueError:
+        found = None
     if not isinstance(found, dict):
         raise UserError(f"{path} is damaged: repair it, or remove it to start over there")
     return {str(kind): str(id) for kind, id in found.items()}

@@ -10,6 +10,8 @@ from strop.diagnosis.endpoint import _gives
 from strop.diagnosis.finding import shortened
 from strop.diagnosis.run import RunFiles, cut_off, ends, loss, mismatch, order
 from strop.diagnosis.signal import entropy, groups, uniform_prompts
+from strop.method.part import EARLIER
+from strop.parts.curation._store import STORED
 
 
 def said(*lines):
@@ -27,6 +29,19 @@ def test_faults_of_the_order_are_named():
     assert "written more than once: step 2" in found.answer
     assert "missing: step 3, 4" in found.answer
     assert "num_tokens falls at step 2" in said({"num_tokens": 5}, {"num_tokens": 4}).answer
+
+
+def test_groups_that_the_store_gives_back_in_their_own_step_are_new():
+    def row(step, draw, uid=7):
+        return {"step": step, "uid": uid, "draw": draw}
+
+    steps = [{"step": n, "data/epoch": 0.25 * n} for n in (1, 2)]
+    drawn = [row(1, 0), row(1, STORED, 8), row(1, STORED + EARLIER, 9)]
+    replayed = [row(2, STORED, 8), row(2, EARLIER, 6), row(2, 2 * STORED + EARLIER, 5)]
+    found = order(RunFiles(steps, {}, [*drawn, *replayed]))
+    assert "the 3 stored rollouts comes twice within an epoch, without 3 of groups" in found.answer
+    twice = order(RunFiles(steps, {}, [*drawn, *replayed, row(2, 2 * STORED)]))
+    assert "prompts twice in one epoch: uid 7." in twice.answer
 
 
 def test_an_epoch_that_jumps_is_named_and_an_even_one_is_not():

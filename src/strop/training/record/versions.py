@@ -16,6 +16,7 @@ import torch
 from strop.support.about import VERSION
 from strop.support.errors import UserError
 from strop.support.files import json_of
+from strop.support.processes import num_cores
 from strop.support.writing import write_whole, writing
 
 NAME = "environment.json"
@@ -35,7 +36,7 @@ def now(device: torch.device, step: int, processes: int) -> dict[str, Any]:
         "transformers": version("transformers"),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "device": device_name(device),
-        "cores": _cores(),
+        "cores": num_cores(),
         "threads": torch.get_num_threads(),
         "processes": processes,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -72,13 +73,6 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return _processor() if device.type == "cpu" else device.type
-
-
-def _cores() -> int:
-    """Returns the cores that this process may use, or all when that is unknown."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _processor() -> str:
