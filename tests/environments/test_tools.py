@@ -146,6 +146,7 @@ def test_sql_reads_and_nothing_else(tmp_path):
     assert sql("SELECT 1; SELECT 2")[0] == "failed"
     assert sql("SELECT randomblob(100000000)")[0] == "failed"
     assert sql(endless.format(" LIMIT 99"))[1].splitlines()[-2:] == ["50", "(more than 50 rows)"]
+    database.close()
 
 
 def test_a_file_is_opened_to_be_read(tmp_path):
