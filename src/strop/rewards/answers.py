@@ -19,6 +19,12 @@ def text_of(completion: Any) -> str:
     return completion[-1]["content"] or ""
 
 
+def behind_thought(completion: str) -> str:
+    """What a completion says behind its thought (`</think>`); all of it where nothing follows."""
+    answer = completion.rpartition("</think>")[2]
+    return answer if answer.strip() else completion
+
+
 def references(*columns: Sequence[Any] | None) -> list[Any] | None:
     """Each row's first value of these columns that is there; None where no column is given.
 
@@ -39,8 +45,10 @@ def _missing(value: Any) -> bool:
 def extract_answer(completion: str) -> str:
     """The final answer: last `<answer>` element, else last boxed value, else last line.
 
-    An empty or blank completion gives an empty text.
+    It stands behind the thought, if anything does. An empty or blank completion gives an empty
+    text.
     """
+    completion = behind_thought(completion)
     for found in (_last_tagged(completion), _last_boxed(completion)):
         if found is not None:
             return found.strip()

@@ -10,7 +10,7 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from strop.rewards.answers import as_text, references, text_of
+from strop.rewards.answers import as_text, behind_thought, references, text_of
 from strop.support.errors import UserError
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeouts are off
@@ -26,7 +26,8 @@ def math_verify(
     """1.0 where the completion's mathematical answer equals the reference's, else 0.0.
 
     The reference is the row's `ground_truth`, else `answer`, else `solution`; a row whose
-    reference is missing or holds no mathematical expression is not applicable (None).
+    reference is missing or holds no mathematical expression is not applicable (None). A thought is
+    read only where nothing follows it: the library would join its boxed values with the answer's.
     The library's own timeouts are off: they use signals, and the grader has a limit of its own.
 
     Raises UserError when the data has none of the columns, and for a reference that is no single
@@ -52,5 +53,5 @@ def _same_mathematics(completion: str, reference: str) -> float | None:
     gold = gold or parse(f"\\boxed{{{reference}}}", parsing_timeout=None)
     if not gold:
         return None
-    prediction = parse(completion, parsing_timeout=None)
+    prediction = parse(behind_thought(completion), parsing_timeout=None)
     return float(verify(gold, prediction, timeout_seconds=None))
