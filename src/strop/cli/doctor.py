@@ -63,7 +63,7 @@ def doctor(
     from strop.diagnosis.whole import after_a_run, of_an_endpoint
     from strop.training.settings.assignments import split
 
-    given = arguments or []
+    given, columns = arguments or [], pairs(renamed or [], "--map")
     runs, _ = split(given)
     if len(runs) > 1:
         raise UserError(f"one run at a time, got {' and '.join(runs)}")
@@ -76,9 +76,7 @@ def doctor(
             raise UserError("a run is judged by its own files: leave the other options out")
         found = after_a_run(Path(runs[0]))
     else:
-        found = _before(
-            given, sections(model, "", data, None, reward, pairs(renamed or [], "--map")), ray
-        )
+        found = _before(given, sections(model, "", data, None, reward, columns), ray)
     _print(found, as_json)
     if found.problems:
         raise typer.Exit(1)
