@@ -49,6 +49,12 @@ def test_exact_match():
         exact_match(said)
 
 
+def test_a_reference_may_mark_its_answer_as_completions_do():
+    marked = ["so \\boxed{4}", "<answer> 4 </answer>", "4", "\\boxed{5}"]
+    assert exact_match(["it is \\boxed{4}"] * 4, answer=marked) == [1.0, 1.0, 1.0, 0.0]
+    assert exact_match(["so\n4\n5"], answer=["4\n5"]) == [0.0]  # a last line marks nothing
+
+
 def test_an_empty_reference_pays_no_empty_answer():
     assert exact_match(["", " ", "3"], answer=["", "  ", "3"]) == [None, None, 1.0]
 

@@ -73,9 +73,10 @@ def exact_match(
 ) -> list[float | None]:
     """1.0 where the final answer equals the reference's text, else 0.0.
 
-    The reference is the row's `ground_truth`, or `answer` where it has none. Blanks at both ends
-    do not count. A row without a reference (None, or blank, as in an empty cell of a CSV file) is
-    not applicable. A column of integers with gaps may hold 12.0 for 12: both texts are right.
+    The reference is the row's `ground_truth`, or `answer` where it has none; one with an `<answer>`
+    or a boxed value stands for that value, too. Blanks at both ends do not count. A row without a
+    reference (None, or blank, as in an empty cell of a CSV file) is not applicable. A column of
+    integers with gaps may hold 12.0 for 12: both texts are right.
 
     Raises UserError when the data has neither column, and for a reference that is no single value.
     """
@@ -94,8 +95,10 @@ def exact_match(
 
 
 def _texts(reference: Any) -> set[str]:
+    text = as_text(reference, "exact_match")
+    marked = (_last_tagged(text) or _last_boxed(text) or "").strip()
     whole = isinstance(reference, float) and reference.is_integer()
-    return {as_text(reference, "exact_match")} | ({str(int(reference))} if whole else set())
+    return {text, marked or text} | ({str(int(reference))} if whole else set())
 
 
 def _last_tagged(text: str) -> str | None:
