@@ -49,7 +49,7 @@ def extract_answer(completion: str) -> str:
     text.
     """
     completion = behind_thought(completion)
-    for found in (_last_tagged(completion), _last_boxed(completion)):
+    for found in (last_tagged(completion), _last_boxed(completion)):
         if found is not None:
             return found.strip()
     lines = completion.strip().splitlines()
@@ -96,12 +96,13 @@ def exact_match(
 
 def _texts(reference: Any) -> set[str]:
     text = as_text(reference, "exact_match")
-    marked = (_last_tagged(text) or _last_boxed(text) or "").strip()
+    marked = (last_tagged(text) or _last_boxed(text) or "").strip()
     whole = isinstance(reference, float) and reference.is_integer()
     return {text, marked or text} | ({str(int(reference))} if whole else set())
 
 
-def _last_tagged(text: str) -> str | None:
+def last_tagged(text: str) -> str | None:
+    """The content of the last `<answer>` element; None where there is none."""
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, max(end, 0))
     return text[start + len("<answer>") : end] if start >= 0 else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from strop.rewards.answers import as_text, behind_thought, references, text_of
+from strop.rewards.answers import as_text, behind_thought, last_tagged, references, text_of
 from strop.support.errors import UserError
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeouts are off
@@ -24,6 +24,8 @@ def math_verify(
     ground_truth: Sequence[Any] | None = None,
 ) -> list[float | None]:
     """1.0 where the completion's mathematical answer equals the reference's, else 0.0.
+
+    It is what the last `<answer>` element holds, else what the library finds.
 
     The reference is the row's `ground_truth`, else `answer`, else `solution`; a row whose
     reference is missing or holds no mathematical expression is not applicable (None). A thought is
@@ -48,10 +50,16 @@ def math_verify(
 
 
 def _same_mathematics(completion: str, reference: str) -> float | None:
-    is_latex = _DELIMITER.search(reference) or "\\boxed" in reference
-    gold = parse(reference, parsing_timeout=None) if is_latex else []
-    gold = gold or parse(f"\\boxed{{{reference}}}", parsing_timeout=None)
-    if not gold:
+    if not (gold := _value(last_tagged(reference) or reference)):
         return None
-    prediction = parse(behind_thought(completion), parsing_timeout=None)
-    return float(verify(gold, prediction, timeout_seconds=None))
+    said = behind_thought(completion)
+    answer = (last_tagged(said) or "").strip()
+    readings = [parse(answer or said, parsing_timeout=None), *([_value(answer)] if answer else [])]
+    return float(any(verify(gold, reading, timeout_seconds=None) for reading in readings))
+
+
+def _value(text: str) -> list[Any]:
+    """What a text that is an answer alone says; empty where it is no mathematics."""
+    is_latex = _DELIMITER.search(text) or "\\boxed" in text
+    found = parse(text, parsing_timeout=None) if is_latex else []
+    return found or list(parse(f"\\boxed{{{text}}}", parsing_timeout=None))
