@@ -117,6 +117,7 @@ def test_rewards_are_named_and_weighed(lab: Any, here: Any) -> None:
         ({"tokenizer": 3}, "tokenizer is int: give one that transformers has loaded"),
         ({"training_stesp": 3}, "no option training.stesp, did you mean training_steps"),
         ({"trainingsteps": 3}, "no option trainingsteps"),
+        ({"reward_funcs": even}, "reward_funcs is here reward_functions, reward="),
         ({"training_steps": "many"}, "training.steps = 'many'"),
         ({"bound": "clip_both_side"}, "no part 'clip_both_side', did you mean clip_both_sides"),
         ({"recipe": 3}, "recipe is int: give a line such as"),

@@ -4,6 +4,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from strop.data.encode import completion_form, encode_prompt, encode_reworded
@@ -33,6 +34,25 @@ def test_text(tokenizer):
     ids = encode_prompt(Prompt(0, "add two and three", {}), tokenizer)
     assert type(ids) is list
     assert words(ids) == "add two and three"
+
+
+@pytest.mark.parametrize("added", ["<s> $A", "<s> $A </s>", "$A </s>"])
+def test_a_text_begins_once_and_does_not_end(tokenizer, added):
+    special = {"bos_token": "<s>", "eos_token": "</s>"}
+    tokenizer.add_special_tokens(special)
+    ids = [(word, tokenizer.convert_tokens_to_ids(word)) for word in special.values()]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=added, special_tokens=ids
+    )
+    begins = ["<s>"] if added.startswith("<s>") else []
+    for text, expected in (
+        ("add two", [*begins, "add", "two"]),
+        ("<s>add two", ["<s>", "add", "two"]),
+        ("two</s>add", [*begins, "two", "</s>", "add"]),
+        ("add</s>", [*begins, "add", "</s>"]),
+    ):
+        found = encode_prompt(Prompt(0, text, {}), tokenizer)
+        assert tokenizer.convert_ids_to_tokens(found) == expected
 
 
 def test_messages_end_where_the_answer_begins(tokenizer):

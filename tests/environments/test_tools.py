@@ -1,5 +1,6 @@
 """Tools: schemas, checked calls, limits; the shipped ones; an environment of tools."""
 
+import asyncio
 import sqlite3
 import time
 
@@ -31,8 +32,6 @@ async def later(seconds: float) -> str:
     Args:
         seconds: how long
     """
-    import asyncio
-
     await asyncio.sleep(seconds)
     return "done"
 
@@ -101,6 +100,41 @@ def test_calls_have_limits():
     assert time.monotonic() - started < 5
     soon = answer_call(ParsedCall("later", {"seconds": 0.0}), tools_of([later]), 5.0, 2)
     assert (soon.status, soon.text) == ("ok", "do\n(2 more characters)")
+
+
+def test_asynchronous_calls_share_an_event_loop():
+    loops = []
+
+    async def looks(wait: float) -> str:
+        """Notes its loop.
+
+        Args:
+            wait: seconds that it takes
+        """
+        loops.append(asyncio.get_running_loop())
+        await asyncio.sleep(wait)
+        return "done"
+
+    async def blocks() -> str:
+        """Holds up its loop."""
+        loops.append(asyncio.get_running_loop())
+        time.sleep(3)
+        return "done"
+
+    async def leaves() -> str:
+        """Ends its thread."""
+        raise SystemExit
+
+    tools = [looks, blocks, leaves]
+    assert call(tools, "looks", wait=0) == ("ok", "done")
+    assert call(tools, "leaves") == ("failed", "error: SystemExit")
+    assert call(tools, "looks", wait=60, seconds=0.1)[0] == "timeout"
+    assert call(tools, "looks", wait=0) == ("ok", "done")
+    assert len(loops) == 3
+    assert len(set(loops)) == 1
+    assert call(tools, "blocks", seconds=0.1)[0] == "timeout"
+    assert call(tools, "looks", wait=0, seconds=1.0) == ("ok", "done")
+    assert loops[-1] is not loops[0]
 
 
 def test_the_calculator_and_python():

@@ -133,3 +133,11 @@ def test_the_share_of_rewards_that_tell_answers_apart_is_logged():
     given = [[1.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, NAN]]
     batch = flat_batch((1,) * 4, (0, 0, 1, 1), reward_BM=given)
     assert run(NormaliseEachReward(), batch).metrics == {"rewards/frac_spread": 0.5}
+
+
+def test_the_only_reward_of_several_rollouts_is_compared_with_nothing():
+    given = [[50.0, 1.0], [NAN, 0.0], [7.0, NAN]]
+    batch = flat_batch((1,) * 3, (0, 0, 1), reward_BM=given)
+    batch = batch.set(scored_B=torch.tensor([True, True, True]))
+    found = run(NormaliseEachReward(eps=0.0), batch).value
+    assert found.tolist() == pytest.approx([0.5**0.5, -(0.5**0.5), 7.0])

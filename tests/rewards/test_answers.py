@@ -20,6 +20,9 @@ from strop.support.errors import UserError
         ("} { \\boxed{5} {", "5"),
         ("thinking\n 42 \n\n", "42"),
         ("<answer>unclosed\n9", "9"),
+        ("<think>is it \\boxed{7}?</think> It is\n9", "9"),
+        ("<think><answer>7</answer></think>\\boxed{8}", "8"),
+        ("so \\boxed{7}</think>\n", "7"),
         ("", ""),
         (" \n ", ""),
     ],
@@ -44,6 +47,12 @@ def test_exact_match():
     assert exact_match(["5"], ground_truth=["5"], answer=["2 + 3 #### 5"]) == [1.0]
     with pytest.raises(UserError, match="'answer' or 'ground_truth'"):
         exact_match(said)
+
+
+def test_a_reference_may_mark_its_answer_as_completions_do():
+    marked = ["so \\boxed{4}", "<answer> 4 </answer>", "4", "\\boxed{5}"]
+    assert exact_match(["it is \\boxed{4}"] * 4, answer=marked) == [1.0, 1.0, 1.0, 0.0]
+    assert exact_match(["so\n4\n5"], answer=["4\n5"]) == [0.0]  # a last line marks nothing
 
 
 def test_an_empty_reference_pays_no_empty_answer():

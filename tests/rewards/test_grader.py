@@ -44,6 +44,14 @@ def test_async_rewards_run_their_rows_together_and_see_the_step():
     assert grades.seconds < 2.0  # one after the other: 3 seconds
 
 
+def test_all_calls_of_async_rewards_run_in_one_event_loop():
+    with Grader([spec("limited")]) as grader:
+        for _ in range(2):
+            grades = grade(grader, ["a", "bbb"])
+            assert grades.failures == ()
+            assert grades.scores_BM[:, 0].tolist() == [1.0, 3.0]
+
+
 def test_log_metric_and_log_extra():
     grades = grade_once([spec("logs")], ["a", "skip", "ccc"])
     assert grades.metrics == {"longest": 4.0}

@@ -67,6 +67,14 @@ def test_the_endpoint_is_asked_and_scores_are_scaled(tmp_path):
     assert all("Authorization" not in headers for headers in served.headers)
 
 
+def test_a_judge_that_calls_its_limit_otherwise_is_told_it_once(tmp_path):
+    with serve(lambda body: "Score: 3") as served:
+        ask(write(tmp_path, served.url, "[extra_body]\nmax_completion_tokens = 99\n"), "2")
+    (body,) = served.bodies
+    assert body["max_completion_tokens"] == 99
+    assert "max_tokens" not in body
+
+
 def test_messages_become_text(tmp_path):
     user, system = ({"role": r, "content": r + "!"} for r in ("user", "system"))
     with serve(lambda body: "Score: 3") as served:

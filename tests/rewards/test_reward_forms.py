@@ -8,7 +8,7 @@ from strop.rewards.forms import form_of, is_per_row
 from strop.rewards.function import load_reward
 from strop.rewards.grader import Grader
 from strop.rewards.scored import Rollouts
-from strop.rewards.source import RewardSpec, parse, reward_name
+from strop.rewards.source import RewardSpec, parse, reward_name, reward_names
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 
@@ -378,6 +378,12 @@ def test_names_of_sources():
     assert reward_name('model:some/org-model(device="cuda:1")') == "org-model"
     assert reward_name("judge:judges/help.toml") == "help"
     assert reward_name("model:org/RM-Qwen3-0.6B") == "RM-Qwen3-0.6B"
+
+
+def test_rewards_of_one_name_are_numbered():
+    given = ["a.py:f", "b.py:f", "a.py:f_2", "model:org/f", "trl:m:get(n=1)", "trl:m:get(n=2)"]
+    assert reward_names(given) == ["f", "f_3", "f_2", "f_4", "get", "get_2"]
+    assert reward_names(["a.py:f", "a.py:f"]) == ["f", "f"]  # which the grader refuses
 
 
 FACTS = """

@@ -405,11 +405,14 @@ def test_a_prompt_that_fills_the_context_is_the_limit_of_tokens(
     [
         ("agent:nowhere.py:play", "cannot be loaded: UserError: no file nowhere.py"),
         ("agent:broken.py:play", "cannot be loaded: UserError"),
+        ("agent:early.py:play", "make the client in the function"),
         ("agent:play", "give the agent's function, agent:my_agent.py:play"),
     ],
 )
 def test_what_is_no_agent_is_refused(lab: Any, here: Path, task: str, message: str) -> None:
     Path("broken.py").write_text("import no_such_module\n")
+    early = "import os\nKEY = os.environ['OPENAI_API_KEY']\n"
+    Path("early.py").write_text(f"{early}def play(row): return 1.0\n")
     with pytest.raises(UserError, match=message):
         strop.train("grpo", model=str(lab.model), task=task, out="run", **SHORT)
     assert not Path("run").exists()

@@ -9,6 +9,7 @@ from commands import Strop, launch
 from models import without_times
 
 from strop.support.errors import RunStopped, UserError
+from strop.training import loop
 from strop.training.learner.policy import clipped_step
 from strop.training.record import checkpoint, ending
 
@@ -346,6 +347,30 @@ def test_a_run_that_the_watcher_stops_saves_its_steps_first(runner, lab, tmp_pat
     runner.go(resumed)
     runner.whole(lab.raw(), tmp_path / "whole")
     assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
+
+
+def test_memory_that_runs_out_names_the_settings_that_need_less(
+    runner, strop, lab, tmp_path, monkeypatch
+):
+    real = loop.train_step
+
+    def full(world, method, state, step, *others):
+        if step == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return real(world, method, state, step, *others)
+
+    monkeypatch.setattr(loop, "train_step", full)
+    run = runner.start(lab.raw(training={"steps": 3, "save_every": 1}), tmp_path / "run")
+    with pytest.raises(RunStopped, match=r"step 2: CUDA out of memory.*training\.token_budget"):
+        runner.go(run)
+    monkeypatch.undo()
+    less = ("training.token_budget=64", "training.num_slots=4", "training.keep_checkpoints=1")
+    assert strop("train", "--resume", tmp_path / "run", *less).code == 0
+    assert len(checkpoint.complete(tmp_path / "run" / "checkpoints")) == 1
+    runner.whole(lab.raw(training={"steps": 3, "save_every": 1}), tmp_path / "whole")
+    one, two = (without_times(tmp_path / name)[-1] for name in ("run", "whole"))
+    assert one["reward"] == two["reward"]
+    assert one["grad_norm"] == pytest.approx(two["grad_norm"], rel=1e-4)
 
 
 @pytest.mark.parametrize("room", ["nothing", "all but the optimiser"])

@@ -350,6 +350,19 @@ def test_generation_settings_survive_a_checkpoint(folder, lab, runner, tmp_path)
     assert models.load(str(place)).stop_ids == (1, 9)
 
 
+def test_generation_settings_that_transformers_refuses_to_save_are_saved(
+    folder, lab, runner, tmp_path
+):
+    edited(folder, "generation_config.json", do_sample=False, temperature=0.6, top_p=0.9)
+    run = runner.whole(lab.raw(model={"name": str(folder)}), tmp_path / "run")
+    place = checkpoint.newest(run.checkpoints)
+    saved = GenerationConfig.from_pretrained(place)
+    assert (saved.do_sample, saved.temperature, saved.top_p) == (False, 0.6, 0.9)
+    assert saved.max_new_tokens == run.world.services.limits.episode_tokens
+    own = run.world.policy.model.generation_config
+    assert own.to_dict() == saved.to_dict()
+
+
 def test_liger_is_refused_where_it_has_no_kernels(monkeypatch):
     with pytest.raises(UserError, match="is for GPUs, the model is on cpu: leave it out"):
         models.load("tiny", use_liger_kernel=True)

@@ -11,7 +11,7 @@ from strop.data.read import named_sources
 from strop.environments.base import JOINED
 from strop.method.values import own
 from strop.report.about import changed
-from strop.rewards.source import reward_name
+from strop.rewards.source import reward_names
 from strop.support.files import text_of
 from strop.support.tables import markdown_table
 from strop.tracking.metrics_file import is_number, read_metrics
@@ -76,7 +76,7 @@ def _data(settings: RunConfig) -> list[str]:
     data = [name for name, _ in named_sources(settings.data.files)] or [
         *map(_short, settings.data.task.split(JOINED))
     ]
-    rewards = [reward_name(source) for source in settings.reward.functions]
+    rewards = reward_names(settings.reward.functions)
     found = ["## Training", "", f"- Data: {', '.join(data)}"]
     found += [f"- Rewards: {', '.join(rewards)}"] if rewards else []
     return [*found, ""]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from strop.catalogue import peers
 from strop.catalogue.catalogue import load, model_of, spelled
 from strop.catalogue.seams import STAGES
 from strop.environments.base import Environment, task_of_class
@@ -118,7 +119,9 @@ def from_keywords(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """
     for name, value in options.items():
         if inspect.isfunction(value):
-            raise UserError(f"{name} is a function: give it here by its place, file.py:function")
+            place = f"{name} is a function: give it here by its place, file.py:function"
+            theirs = peers.ours(name, least=peers.WHOLE)
+            raise UserError(f"no option {name}{theirs}" if theirs else place)
     found = [(dotted(name, HEADS), value) for name, value in options.items()]
     for path, value in found:
         if value is None and path in config.settings():  # none as text would be a setting's value

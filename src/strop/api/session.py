@@ -19,8 +19,9 @@ from strop.training.settings.assignments import override
 # The settings that may change when a run is resumed.
 CHANGEABLE = (
     "training.steps", "training.save_every", "training.best", "training.patience",
-    "training.process_timeout_seconds", "training.collector_timeout_seconds", "evaluation.",
-    "tracking.", "ray.",
+    "training.keep_checkpoints", "training.keep_rollouts", "training.token_budget",
+    "training.num_slots", "training.process_timeout_seconds", "training.collector_timeout_seconds",
+    "evaluation.", "tracking.", "ray.",
 )  # fmt: skip
 
 

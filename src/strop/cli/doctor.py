@@ -3,14 +3,15 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from strop.cli import completing
-from strop.cli.train import Data, Reward, sections
+from strop.cli.train import Data, Renamed, Reward, sections
 from strop.cli.waiting import loading
+from strop.data.row_layouts import pairs
 from strop.support.errors import UserError
 from strop.support.output import plain_console
 
@@ -31,6 +32,7 @@ def doctor(
     ] = None,
     model: Annotated[str, typer.Option(help="Model folder or name; `tiny` ships with strop.")] = "",
     data: Data = None,
+    renamed: Renamed = None,
     reward: Reward = None,
     ray: Annotated[
         str, typer.Option(help="A Ray cluster, as for training: `local`, `auto` or host:port.")
@@ -61,38 +63,36 @@ def doctor(
     from strop.diagnosis.whole import after_a_run, of_an_endpoint
     from strop.training.settings.assignments import split
 
-    given = arguments or []
+    given, columns = arguments or [], pairs(renamed or [], "--map")
     runs, _ = split(given)
     if len(runs) > 1:
         raise UserError(f"one run at a time, got {' and '.join(runs)}")
     if serve:
-        if given or model or data or reward or ray:
+        if given or model or data or renamed or reward or ray:
             raise UserError("--serve checks only an endpoint: leave the other options out")
         found = of_an_endpoint(serve)
     elif runs:
-        if len(given) > 1 or model or data or reward or ray:
+        if len(given) > 1 or model or data or renamed or reward or ray:
             raise UserError("a run is judged by its own files: leave the other options out")
         found = after_a_run(Path(runs[0]))
     else:
-        found = _before(given, model, data, reward, ray)
+        found = _before(given, sections(model, "", data, None, reward, columns), ray)
     _print(found, as_json)
     if found.problems:
         raise typer.Exit(1)
 
 
-def _before(
-    given: list[str], model: str, data: list[str] | None, reward: list[str] | None, ray: str
-) -> "Diagnosis":
+def _before(given: list[str], options: dict[str, Any], ray: str) -> "Diagnosis":
     """The diagnosis of a run with these options before it starts."""
     from strop.api.options import settings_of
     from strop.diagnosis.whole import before_a_run
 
-    options = sections(model, "", data, None, reward) | ({"ray": {"address": ray}} if ray else {})
+    options |= {"ray": {"address": ray}} if ray else {}
     heads = {text.partition(".")[0] for text in given}
     return before_a_run(
         settings_of(given, options),
-        with_model=bool(model or heads - {"ray"}),
-        with_data=bool(data or reward or heads & {"data", "reward"}),
+        with_model=bool("model" in options or heads - {"ray"}),
+        with_data=bool({"data", "reward"} & (options.keys() | heads)),
     )
 
 

@@ -81,7 +81,7 @@ def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[
     if prompt.ids:
         return list(prompt.ids)
     if isinstance(prompt.prompt, str):
-        return list(tokenizer(prompt.prompt)["input_ids"])
+        return _text_ids(prompt.prompt, tokenizer)
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(
             f"{prompt.name} is chat messages and the tokenizer has no chat template: give "
@@ -107,3 +107,18 @@ def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[
     if ids and isinstance(ids[0], (list, tuple)):  # a batch of one
         ids = list(itertools.chain.from_iterable(ids))
     return ids
+
+
+def _text_ids(text: str, tokenizer: Any) -> list[int]:
+    """Token ids of a text that is to be continued: after the tokens that the tokenizer puts before
+    every text, unless it begins with them itself, and without those that it puts behind.
+    """
+    whole = list(tokenizer(text)["input_ids"])
+    if not {*whole[:1], *whole[-1:]} & set(tokenizer.all_special_ids):
+        return whole
+    plain = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    for place in reversed(range(len(whole) - len(plain) + 1)):
+        if whole[place : place + len(plain)] == plain:
+            before = whole[:place]
+            return plain if before and plain[:place] == before else [*before, *plain]
+    return whole

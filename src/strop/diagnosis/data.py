@@ -36,7 +36,7 @@ def ingredients(settings: Any, tokenizer: Any) -> Ingredients:
     from strop.data.chat import PLAIN
     from strop.environments.data_files import load_data
     from strop.environments.tasks import load_task
-    from strop.rewards.source import RewardSpec, reward_name
+    from strop.rewards.source import RewardSpec, reward_names
     from strop.training.rows import chat_of, longest_given, put
     from strop.training.services.texts import new_tokens
 
@@ -51,7 +51,8 @@ def ingredients(settings: Any, tokenizer: Any) -> Ingredients:
     if tokenizer is not None:
         chat = chat_of(data, task, tokenizer)
         task = put(task, tokenizer, chat)
-    rewards = tuple(RewardSpec(reward_name(s), s) for s in reward.functions) or task.rewards
+    named = zip(reward_names(reward.functions), reward.functions, strict=True)
+    rewards = tuple(RewardSpec(name, source) for name, source in named) or task.rewards
     longest = kept = 0
     for part in (each.rollout.part for each in settings.build().algorithms):
         given = None if tokenizer is None else longest_given(part, task.train, tokenizer, 1, chat)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from strop.support.adapted import BASE, PARAMETERS, routes_of
 from strop.support.errors import RunStopped, UserError
+from strop.support.model_files import save_model
 from strop.support.writing import writing
 
 IN_MEMORY = Path("/dev/shm")  # of Linux; files there lie in main memory
@@ -87,7 +88,7 @@ class WeightsFolder:
 def write(model: Any, folder: WeightsFolder, name: str, base: bool = False) -> Path:
     """Write the model with the weights of `merged`, in Hugging Face's layout."""
     weights = merged(model, base)
-    return folder.put(name, lambda path: model.save_pretrained(path, state_dict=weights))
+    return folder.put(name, lambda path: save_model(model, path, state_dict=weights))
 
 
 def adapters_of(model: nn.Module) -> tuple[str, ...]:

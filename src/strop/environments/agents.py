@@ -28,6 +28,7 @@ from strop.support.processes import Restarts
 
 FAMILY = "agent:"
 NAME = re.compile(r".+(\.py|\.pickle|\w):\w+")
+EARLY = "; make the client in the function: the address and the key are those of one rollout"
 START_SECONDS = 120.0  # for the process to start and to import the user's file
 
 
@@ -102,7 +103,8 @@ class Agents:
                 why = str(error) or "it ended at once"
             if why:
                 self.process.end()
-                raise UserError(f"the agent {self.name} cannot be loaded: {why}")
+                hint = EARLY if re.search("OPENAI|ANTHROPIC|api_key", why) else ""
+                raise UserError(f"the agent {self.name} cannot be loaded: {why}{hint}")
             channel.settimeout(None)
             self.reader = threading.Thread(target=self._read, args=(channel,), daemon=True)
             self.reader.start()

@@ -3,9 +3,11 @@
 import asyncio
 import inspect
 import json
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,7 @@ STATUSES = (
     OK, INVALID_JSON, UNCLOSED_BLOCK, MISSING_NAME, MALFORMED, UNKNOWN_TOOL,
     WRONG_ARGUMENTS, OVER_LIMIT, FAILED, TIMEOUT,
 )  # fmt: skip
+ANSWER_SECONDS = 1.0  # in which the loop of asynchronous calls answers, unless one blocks it
 
 
 class ToolError(Exception):
@@ -185,18 +188,23 @@ def shown(value: Any) -> str:
 
 
 def within(seconds: float, call: Callable[[], Any]) -> Any:
-    """Run a call in a thread of its own, where an asynchronous one is awaited; return its result.
+    """Run a call in a thread of its own and return its result; an asynchronous one is awaited in
+    the loop of all such calls.
 
-    Raises ToolTimeout where it takes longer. Python cannot end a thread, so the call then continues
-    beside the episode until it returns, and its value is discarded.
+    Raises ToolTimeout where it takes longer. An asynchronous call is then cancelled. Python cannot
+    end a thread, so any other continues beside the episode until it returns, and its value is
+    discarded.
     """
     ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    awaited: list[tuple[Future[Any], asyncio.AbstractEventLoop]] = []
 
     def run() -> None:
         try:
             value = call()
             if inspect.isawaitable(value):
-                value = asyncio.run(_awaited(value))
+                loop = _loop()
+                awaited.append((asyncio.run_coroutine_threadsafe(_awaited(value), loop), loop))
+                value = awaited[0][0].result()
             ended.put((value, None))
         except BaseException as error:
             ended.put((None, error))
@@ -205,11 +213,43 @@ def within(seconds: float, call: Callable[[], Any]) -> Any:
     try:
         value, error = ended.get(timeout=seconds)
     except queue.Empty:
+        for future, loop in awaited:
+            _give_up(future, loop)
         raise ToolTimeout(f"it took over {seconds:g} s") from None
     if error is not None:
         raise error if isinstance(error, Exception) else ToolError(f"{type(error).__name__}")
     return value
 
 
+_loops: dict[int, asyncio.AbstractEventLoop] = {}  # of asynchronous calls, by process
+_starting = threading.Lock()
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The loop of this process's asynchronous calls, in a thread of its own. It lasts for all
+    calls, since clients and locks of a tool belong to the loop in which they were first used.
+    """
+    process = os.getpid()
+    with _starting:
+        if process not in _loops:
+            loop = _loops[process] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, daemon=True, name="strop-tools").start()
+        return _loops[process]
+
+
+def _give_up(future: "Future[Any]", loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel a call. Where it blocks its loop, later calls get another one."""
+    future.cancel()
+    try:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(ANSWER_SECONDS)
+    except TimeoutError:
+        with _starting:
+            if _loops.get(os.getpid()) is loop:
+                del _loops[os.getpid()]
+
+
 async def _awaited(value: Any) -> Any:
-    return await value
+    try:
+        return await value
+    except (SystemExit, KeyboardInterrupt) as error:  # it would end the loop
+        raise ToolError(type(error).__name__) from error

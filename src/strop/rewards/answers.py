@@ -19,6 +19,12 @@ def text_of(completion: Any) -> str:
     return completion[-1]["content"] or ""
 
 
+def behind_thought(completion: str) -> str:
+    """What a completion says behind its thought (`</think>`); all of it where nothing follows."""
+    answer = completion.rpartition("</think>")[2]
+    return answer if answer.strip() else completion
+
+
 def references(*columns: Sequence[Any] | None) -> list[Any] | None:
     """Each row's first value of these columns that is there; None where no column is given.
 
@@ -55,9 +61,11 @@ def right_values(reference: Any) -> list[Any]:
 def extract_answer(completion: str) -> str:
     """The final answer: last `<answer>` element, else last boxed value, else last line.
 
-    An empty or blank completion gives an empty text.
+    It stands behind the thought, if anything does. An empty or blank completion gives an empty
+    text.
     """
-    for found in (_last_tagged(completion), _last_boxed(completion)):
+    completion = behind_thought(completion)
+    for found in (last_tagged(completion), _last_boxed(completion)):
         if found is not None:
             return found.strip()
     lines = completion.strip().splitlines()
@@ -81,9 +89,10 @@ def exact_match(
 ) -> list[float | None]:
     """1.0 where the final answer equals the reference's text, else 0.0.
 
-    The reference is the row's `ground_truth`, or `answer` where it has none. Blanks at both ends
-    do not count. A row without a reference (None, or blank, as in an empty cell of a CSV file) is
-    not applicable. A column of integers with gaps may hold 12.0 for 12: both texts are right.
+    The reference is the row's `ground_truth`, or `answer` where it has none; one with an `<answer>`
+    or a boxed value stands for that value, too. Blanks at both ends do not count. A row without a
+    reference (None, or blank, as in an empty cell of a CSV file) is not applicable. A column of
+    integers with gaps may hold 12.0 for 12: both texts are right.
 
     Raises UserError when the data has neither column, and for a reference that is no single value.
     """
@@ -93,14 +102,21 @@ def exact_match(
             "reward exact_match needs a column 'answer' or 'ground_truth', the data has neither: "
             "add one"
         )
-    right = [{as_text(value, "exact_match") for value in right_values(each)} for each in wanted]
     return [
         float(extract_answer(text_of(completion)) in texts) if texts else None
-        for completion, texts in zip(completions, right, strict=True)
+        for completion, texts in zip(completions, map(_texts, wanted), strict=True)
     ]
 
 
-def _last_tagged(text: str) -> str | None:
+def _texts(reference: Any) -> set[str]:
+    """The texts that are right where this is the reference; empty for an empty cell."""
+    texts = {as_text(value, "exact_match") for value in right_values(reference)}
+    marked = {(last_tagged(text) or _last_boxed(text) or "").strip() for text in texts}
+    return texts | (marked - {""})
+
+
+def last_tagged(text: str) -> str | None:
+    """The content of the last `<answer>` element; None where there is none."""
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, max(end, 0))
     return text[start + len("<answer>") : end] if start >= 0 else None

@@ -13,9 +13,11 @@ with singular names, are called once a row, so a row that raises fails alone.
 """
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -298,12 +300,21 @@ def _groups(rollouts: Rollouts) -> list[list[int]]:
 def _awaited(result: Any) -> Any:
     if not inspect.isawaitable(result):
         return result
-    import asyncio  # slow to import, and rarely needed
 
     async def one() -> Any:
         return await result
 
-    return asyncio.run(one())
+    return _runner(os.getpid()).run(one())
+
+
+@cache
+def _runner(process: int) -> Any:
+    """The event loop of a process, by its number. It lasts for all calls, since clients and locks
+    of a function's module belong to the loop in which they were first used.
+    """
+    import asyncio  # slow to import, and rarely needed
+
+    return asyncio.Runner()
 
 
 async def _gathered(waiting: Sequence[Any]) -> list[Any]:

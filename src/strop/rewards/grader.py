@@ -120,7 +120,7 @@ class Grader:
     ) -> None:
         names = [spec.name for spec in specs]
         if not names or len(set(names)) < len(names):
-            raise UserError(f"rewards are named {names}: give at least one, and each its own name")
+            raise UserError(f"rewards are named {names}: give at least one, and each only once")
         if timeout_seconds <= 0 or num_workers < 1:
             raise UserError(
                 f"grading with timeout_seconds={timeout_seconds} and num_workers={num_workers}: "

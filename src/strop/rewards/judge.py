@@ -30,6 +30,7 @@ _ADVICE = {  # by the status of the answer
     403: _KEY_ADVICE,
     404: "; base_url ends before /chat/completions, mostly with /v1; model is one that it serves",
 }
+LIMIT = "max_completion_tokens"  # the newer name of max_tokens
 LARGEST = 1e6  # of the numbers in a judge's file; timeouts cannot be longer
 Text = Annotated[str, Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, le=LARGEST)]
@@ -213,11 +214,14 @@ class Judge:
     def _body(self, prompt: str) -> dict[str, Any]:
         settings = self.settings
         system = [{"role": "system", "content": settings.system}] if settings.system else []
+        limit = {"max_tokens": settings.max_tokens}
+        if LIMIT in settings.extra_body:  # some models refuse the older name
+            limit = {}
         return {
             "model": settings.model,
             "messages": [*system, {"role": "user", "content": prompt}],
             "temperature": settings.temperature,
-            "max_tokens": settings.max_tokens,
+            **limit,
             **settings.extra_body,
         }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from strop.rewards.answers import as_text, references, text_of
+from strop.rewards.answers import as_text, behind_thought, last_tagged, references, text_of
 from strop.support.errors import UserError
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeouts are off
@@ -25,8 +25,11 @@ def math_verify(
 ) -> list[float | None]:
     """1.0 where the completion's mathematical answer equals the reference's, else 0.0.
 
+    It is what the last `<answer>` element holds, else what the library finds.
+
     The reference is the row's `ground_truth`, else `answer`, else `solution`; a row whose
-    reference is missing or holds no mathematical expression is not applicable (None).
+    reference is missing or holds no mathematical expression is not applicable (None). A thought is
+    read only where nothing follows it: the library would join its boxed values with the answer's.
     The library's own timeouts are off: they use signals, and the grader has a limit of its own.
 
     Raises UserError when the data has none of the columns, and for a reference that is no single
@@ -47,10 +50,16 @@ def math_verify(
 
 
 def _same_mathematics(completion: str, reference: str) -> float | None:
-    is_latex = _DELIMITER.search(reference) or "\\boxed" in reference
-    gold = parse(reference, parsing_timeout=None) if is_latex else []
-    gold = gold or parse(f"\\boxed{{{reference}}}", parsing_timeout=None)
-    if not gold:
+    if not (gold := _value(last_tagged(reference) or reference)):
         return None
-    prediction = parse(completion, parsing_timeout=None)
-    return float(verify(gold, prediction, timeout_seconds=None))
+    said = behind_thought(completion)
+    answer = (last_tagged(said) or "").strip()
+    readings = [parse(answer or said, parsing_timeout=None), *([_value(answer)] if answer else [])]
+    return float(any(verify(gold, reading, timeout_seconds=None) for reading in readings))
+
+
+def _value(text: str) -> list[Any]:
+    """What a text that is an answer alone says; empty where it is no mathematics."""
+    is_latex = _DELIMITER.search(text) or "\\boxed" in text
+    found = parse(text, parsing_timeout=None) if is_latex else []
+    return found or list(parse(f"\\boxed{{{text}}}", parsing_timeout=None))

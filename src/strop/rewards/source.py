@@ -7,7 +7,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,19 @@ def reward_name(text: str) -> str:
         return source.name
     path = Path(source.place)
     return path.name if source.kind == "model" else path.stem
+
+
+def reward_names(sources: Sequence[str]) -> list[str]:
+    """The names of several sources; a further source of one name gets a number, as in `score_2`."""
+    plain = {source: reward_name(source) for source in sources}
+    found = dict[str, str]()
+    for source, name in plain.items():
+        number, own = 1, name
+        while own in found.values() or (number > 1 and own in plain.values()):
+            number += 1
+            own = f"{name}_{number}"
+        found[source] = own
+    return [found[source] for source in sources]
 
 
 def find(source: Source) -> Callable[..., Any]:

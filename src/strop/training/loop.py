@@ -15,7 +15,7 @@ from strop.method.chains import generators
 from strop.method.charts import charts_of
 from strop.method.tensors import checked
 from strop.support.devices import torch_set
-from strop.support.errors import RunStopped, StepGivenUp, UserError
+from strop.support.errors import RunStopped, StepGivenUp, UserError, first_line
 from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
 from strop.tracking.metrics_file import read_metrics
@@ -44,6 +44,12 @@ from strop.training.world import World
 
 # (world, algorithm, split name, prompts) -> metrics `eval/{split}/...`
 Evaluator = Callable[[World, Algorithm, str, Sequence[Prompt]], dict[str, float]]
+
+# Advice where a device has too little memory.
+LESS_MEMORY = (
+    "Lower training.token_budget (for updates) or training.num_slots (for answers); a resumed run "
+    "may change both"
+)
 
 
 class Watcher(Protocol):
@@ -478,6 +484,8 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
             stepped = train_step(run.world, run.algorithm, run.state, step, watching)
     except RunStopped as error:
         raise RunStopped(f"step {step}: {error}") from error
+    except torch.OutOfMemoryError as error:
+        raise RunStopped(f"step {step}: {first_line(error)} {LESS_MEMORY}") from error
     run.ranks.agree(stepped.batch.columns, step)
     if rows is not None:
         run.likeness = relatives.look(rows, run.config, run.algorithm, step, stepped.metrics)

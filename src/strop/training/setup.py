@@ -29,7 +29,7 @@ from strop.method.engine_needs import check_trainable
 from strop.method.part import COPIES
 from strop.parts.sampling.draw_from_sources import DrawFromSources, sources_of
 from strop.rewards.grader import Grader
-from strop.rewards.source import RewardSpec, reward_name
+from strop.rewards.source import RewardSpec, reward_name, reward_names
 from strop.support.errors import UserError
 from strop.training import roles, rows
 from strop.training.cluster.engine_actors import open_pool
@@ -182,8 +182,8 @@ def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
         raise UserError(
             f"reward.weights has {len(weights)} numbers for {len(reward.functions)} functions"
         )
-    pairs = zip(reward.functions, weights, strict=True)
-    return tuple(RewardSpec(reward_name(source), source, weight) for source, weight in pairs)
+    names = reward_names(reward.functions)
+    return tuple(map(RewardSpec, names, reward.functions, weights))
 
 
 def make_services(

@@ -426,11 +426,14 @@ def save_sums(folder: Path) -> tuple[Path, Path]:
     return data, rewards
 
 
-def test_data_and_a_reward_are_tried(ask: Any, lab: Lab, tmp_path: Path) -> None:
+@pytest.mark.parametrize("renamed", [["data.columns={sum: prompt}"], ["--map", "sum=prompt"]])
+def test_data_and_a_reward_are_tried(
+    ask: Any, lab: Lab, tmp_path: Path, renamed: list[str]
+) -> None:
     data, rewards = save_sums(tmp_path)
     data.write_text(data.read_text().replace('"prompt"', '"sum"'))
     code, findings = ask("--model", lab.model, "--data", data, "--reward", f"{rewards}:careful",
-                         "rollout.max_tokens=8", "data.columns={sum: prompt}")  # fmt: skip
+                         "rollout.max_tokens=8", *renamed)  # fmt: skip
 
     assert code == 0
     assert findings["Are prompts repeated?"]["numbers"] == {"rows": 3, "distinct": 2}

@@ -22,6 +22,7 @@ from strop.support import adapted, hub, linear
 from strop.support.errors import UserError, needs_extra
 from strop.support.files import json_of, text_of
 from strop.support.folder_hints import model_inside
+from strop.support.model_files import GENERATION, save_model
 from strop.support.positions import context_of
 from strop.training.learner import adapters
 from strop.training.learner.adapters import Lora
@@ -30,7 +31,6 @@ from strop.training.learner.policy import Policy
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
           "float64": torch.float64}  # fmt: skip
 JITTER = ("jitter_noise", "input_jitter_noise", "moe_jitter_eps")  # noise that models add
-GENERATION = "generation_config.json"
 LONGEST_REASON = 300  # characters of a library's message
 # transformers patches torch while it loads a model, which a second thread must not see.
 _ONE_THREAD = threading.Lock()
@@ -96,7 +96,7 @@ class Loaded:
     def save(self, folder: Path) -> None:
         """Write weights (or adapters alone) and tokenizer in Hugging Face's (or PEFT's) layout."""
         if self.adapter is None:
-            self.model.save_pretrained(folder, safe_serialization=True)
+            save_model(self.model, folder, safe_serialization=True)
         else:
             adapters.save(self.adapter, folder, (*self.names, *self.snapshots))
             if self.generation is not None:

@@ -3,6 +3,9 @@ import torch
 from builders import NAN, flat_batch, members_of, ragged_batch, run
 
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.baseline.subtract_length_weighted_mean import (
+    SubtractLengthWeightedMean,
+)
 
 
 def test_worked_example():
@@ -29,6 +32,20 @@ def test_edges():
     batch = batch.set(scored_B=torch.tensor([True, True, True, True, False]))
     assert run(SubtractGroupMean("raw"), batch).value.tolist() == [0.7, 0, 0, 0, 0]
     assert run(SubtractGroupMean("zero"), batch).value.tolist() == [0, 0, 0, 0, 0]
+
+
+OF_A_GROUP = (
+    SubtractGroupMean(),
+    SubtractGroupMean(leave_one_out=True),
+    SubtractLengthWeightedMean(),
+)
+
+
+@pytest.mark.parametrize("part", OF_A_GROUP)
+def test_the_only_scored_rollout_of_several_is_compared_with_nothing(part):
+    batch = flat_batch((1,) * 4, groups=(0, 1, 1, 1), advantage_B=[0.7, 50.0, NAN, NAN])
+    batch = batch.set(scored_B=torch.tensor([True, True, False, False]))
+    assert run(part, batch).value.tolist() == [0.7, 0, 0, 0]
 
 
 @pytest.mark.parametrize("leave_one_out", [False, True])

@@ -64,7 +64,7 @@ def test_edges():
     alone_is_zero = SubtractGroupMean("zero", num_imagined=2, best=0.1)
     assert run(alone_is_zero, batch).value.tolist() == [0, 0, 0]
     unscored = batch.set(scored_B=torch.tensor([True, True, False]))
-    assert run(SubtractGroupMean(num_imagined=1), unscored).value.tolist() == [0.3, 0.1, 0.0]
+    assert run(SubtractGroupMean(num_imagined=1), unscored).value.tolist() == [0.3, 0.0, 0.0]
     with pytest.raises(UserError, match="num_imagined"):
         SubtractGroupMean(num_imagined=-1)
     with pytest.raises(UserError, match="num_imagined"):

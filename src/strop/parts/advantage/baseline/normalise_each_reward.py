@@ -26,8 +26,8 @@ class NormaliseEachReward:
     huggingface/trl (normalize_then_sum).
     Differs from the source: no.
     Nearest part: subtract_group_mean, which sees the sum of the rewards only.
-    Edges: group of one -> by `singleton`, divided by 1 + eps; equal rewards add exactly 0;
-    unscored rollouts -> 0 and outside the statistics.
+    Edges: group of one -> by `singleton`, divided by 1 + eps; the only reward of several rollouts
+    and equal rewards add exactly 0; unscored rollouts -> 0 and outside the statistics.
     """
 
     # Weight of every reward function; empty: those of the run, or 1. Default: ours (empty).
@@ -56,7 +56,9 @@ class NormaliseEachReward:
         reward_N = reward_BM.flatten()
         alone_N = segments.count(key_N, num, there_N)[key_N] == 1
         z_N = segments.centred(reward_N, key_N, num, there_N)
-        z_N = torch.where(alone_N, reward_N if self.singleton == "raw" else 0, z_N)
+        single_B = segments.count(group_B, num_groups)[group_B] == 1
+        raw_N = single_B.repeat_interleave(num_M) & (self.singleton == "raw")
+        z_N = torch.where(alone_N, torch.where(raw_N, reward_N, 0), z_N)
         std_M = segments.std(reward_N, key_N, num, there_N)
         judged_M = segments.count(key_N, num, there_N) > 0
         metrics = {"rewards/frac_spread": segments.overall(std_M > 0, judged_M)}

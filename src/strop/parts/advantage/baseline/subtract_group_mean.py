@@ -28,8 +28,8 @@ class SubtractGroupMean:
     Differs from the source: no. leave_one_out multiplies a group's advantages by
     G / (G - 1), which is not one factor for groups of unlike sizes.
     Nearest part: subtract_group_median; equal to it in groups whose mean is their median.
-    Edges: group of one -> by `singleton`; all equal (and, with imagined ones, equal to best) ->
-    exactly 0; unscored rollouts -> 0 and outside the mean.
+    Edges: group of one -> by `singleton`; the only scored rollout of several -> 0; all equal (and,
+    with imagined ones, equal to best) -> exactly 0; unscored rollouts -> 0 and outside the mean.
     """
 
     # What a group of one gets: "raw" (its reward) or "zero". Default: released code (verl).
@@ -74,6 +74,9 @@ class SubtractGroupMean:
             share_B = share_P[group_B]
             centred_B = share_B * centred_B + (1 - share_B) * (advantage_B - self.best)
         alone_B = (size_P == 1)[group_B]
-        raw_B = advantage_B if self.singleton == "raw" else torch.zeros_like(advantage_B)
+        raw_B = torch.zeros_like(advantage_B)
+        if self.singleton == "raw":  # not where others of the group have no score
+            single_B = (segments.count(group_B, num_groups) == 1)[group_B]
+            raw_B = torch.where(single_B, advantage_B, raw_B)
         centred_B = torch.where(scored_B, torch.where(alone_B, raw_B, centred_B), 0)
         return Result(centred_B, metrics={} if self.unlogged else shift_of(centred_B, *members))

@@ -24,8 +24,8 @@ class SubtractLengthWeightedMean:
     Source: arXiv 2505.23585 (the optimal reward baseline).
     Differs from the source: no.
     Nearest part: subtract_group_mean; equal to it when all answers of a group are equally long.
-    Edges: group of one -> by `singleton`; all equal -> exactly 0; no token in a group -> mean 0;
-    unscored rollouts -> 0 and outside the mean.
+    Edges: group of one -> by `singleton`; the only scored rollout of several -> 0; all equal ->
+    exactly 0; no token in a group -> mean 0; unscored rollouts -> 0 and outside the mean.
     """
 
     # What a group of one gets: "raw" (its reward) or "zero". Default: released code (verl).
@@ -45,7 +45,7 @@ class SubtractLengthWeightedMean:
         weight_B = length_B.to(advantage_B.dtype)
         mean_P = segments.mean_within(advantage_B, group_B, num_groups, scored_B, weight_B)
         if self.singleton == "raw":
-            mean_P = torch.where(segments.count(group_B, num_groups, scored_B) == 1, 0, mean_P)
+            mean_P = torch.where(segments.count(group_B, num_groups) == 1, 0, mean_P)
         centred_B = torch.where(scored_B, advantage_B - mean_P[group_B], 0)
         shift = shift_of(centred_B, advantage_B, group_B, num_groups, scored_B)
         return Result(centred_B, metrics=shift)
