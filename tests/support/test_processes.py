@@ -1,5 +1,6 @@
 """Child processes: started in sessions of their own, ended with all their children."""
 
+import math
 import os
 import signal
 import subprocess
@@ -122,3 +123,27 @@ def test_a_trainer_that_is_killed_while_it_ends_a_process_leaves_none(tmp_path):
     assert trainer.returncode == -signal.SIGKILL, trainer.stderr
     assert all(gone(int(pid)) for pid in trainer.stdout.split())
     assert len(trainer.stdout.split()) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "cores", "memory"),
+    [
+        ({"cpu.max": "150000 100000\n", "memory.max": "4096\n"}, 2, 4096),
+        ({"cpu.max": "max 100000\n", "memory.max": "max\n"}, None, math.inf),
+        ({"cpu.max": "400000 100000\n"}, None, math.inf),  # it sees no more than four
+        (
+            {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n",
+             "memory/memory.limit_in_bytes": "9223372036854771712\n"}, 1, 9223372036854771712,
+        ),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, math.inf),
+    ],
+)  # fmt: skip
+def test_limits_of_a_container(files, cores, memory, tmp_path, monkeypatch):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(processes, "GROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+    assert processes.cores_of_container() == cores
+    assert processes.num_cores() == (cores or 4)
+    assert processes.memory_of_container() == memory

@@ -39,6 +39,7 @@ from strop.support.about import SOURCE, VERSION
 from strop.support.errors import RunStopped, UserError
 from strop.support.garbage_collection import beginning
 from strop.support.output import Lasting, hold_numbers, plain_console
+from strop.support.processes import cores_of_container
 from strop.support.stopping import INTERRUPTED, interrupting
 
 USAGE: Any = typer.BadParameter.__base__  # the base of all errors in the options themselves
@@ -138,6 +139,8 @@ def main() -> None:
     # the speed of a busy machine, none at all costs a third on an idle one. Torch reads it at load.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    if cores := cores_of_container():  # torch would start a thread for each core that it sees
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores))
     hold_numbers()
     if sys.__stderr__ is not None and not faulthandler.is_enabled():
         faulthandler.enable(sys.__stderr__)  # prints where a library crashes

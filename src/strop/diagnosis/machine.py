@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from strop.support.about import VERSION
+from strop.support.processes import memory_of_container, num_cores
 from strop.tracking.base import TRACKERS
 
 CLIENTS = {"mlflow": "mlflow-skinny"}  # trackers whose package has another name
@@ -44,7 +45,7 @@ def machine() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), "strop": VERSION,
                      **{name: version(name) for name in names}},
         "devices": _devices(),
-        "threads": {"cores": os.cpu_count(), "torch": torch.get_num_threads()},
+        "threads": {"cores": num_cores(), "torch": torch.get_num_threads()},
         "packages": {name: {"version": _version(name), "for": purpose}
                      for name, purpose in PACKAGES.items()},
     }  # fmt: skip
@@ -58,7 +59,8 @@ def memory_gib(device: str) -> float | None:
         return torch.cuda.get_device_properties(device).total_memory / GIB
     if device != "cpu" or "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(whole, memory_of_container()) / GIB
 
 
 def _devices() -> list[dict[str, Any]]:

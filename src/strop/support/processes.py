@@ -1,21 +1,52 @@
 """Starts child processes in sessions of their own, ends them with all their descendants, counts
 restarts until a run has to stop, and the cores for all this."""
 
+import math
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from strop.support.errors import RunStopped
 
+GROUPS = Path("/sys/fs/cgroup")  # limits of a container, by version 2 or 1 of control groups
 ROUNDS = 100  # of searching for processes that were forked meanwhile
 _LINE = 4096  # bytes, more than the line of a process in /proc
 
 
 def num_cores() -> int:
     """The number of cores that this process may use; all where the system does not tell."""
+    return cores_of_container() or _seen()
+
+
+def cores_of_container() -> int | None:
+    """The cores whose time a container may use, rounded up, where it sees more of them."""
+    found = _limit(("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
+    cores = math.ceil(found[0] / found[1]) if found else 0
+    return cores if 0 < cores < _seen() else None
+
+
+def memory_of_container() -> float:
+    """The bytes of memory that a container may use; infinite without a limit."""
+    found = _limit(("memory.max",), ("memory/memory.limit_in_bytes",))
+    return found[0] if found else math.inf
+
+
+def _limit(*versions: Sequence[str]) -> list[int]:
+    """The numbers in the files of a limit, of the first version of control groups that has them;
+    empty without a limit.
+    """
+    for files in versions:
+        if all(map(Path.is_file, places := [GROUPS / file for file in files])):
+            words = " ".join(place.read_text() for place in places).split()
+            return [] if words[0] in ("max", "-1") else [int(word) for word in words]
+    return []
+
+
+def _seen() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
