@@ -1,5 +1,6 @@
 """Runs in several processes: the numbers of one, whatever a method needs from the models."""
 
+import io
 import os
 import pickle
 import re
@@ -19,12 +20,13 @@ from models import Lab, without_times
 from ranks_jobs import do, ends, join_and_do, launch, surroundings, wait_for_steps
 from safetensors.torch import load_file
 from short_runs import make_lab, settings_for
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
 from strop import __main__ as entrance
 from strop.engines.local.engine import LocalEngine
 from strop.support.errors import UserError
 from strop.training.learner import models
-from strop.training.parallel import relaunched
+from strop.training.parallel import relaunched, shard_files
 from strop.training.parallel.ranks import Ranks
 from strop.training.record import checkpoint
 from strop.training.record import versions as environment
@@ -247,6 +249,24 @@ def test_what_is_no_table_of_tensors_is_not_unpickled(folders, tmp_path):
     (place / "shards" / ".metadata").write_bytes(pickle.dumps(Path.unlink))
     with pytest.raises(UserError, match=r"trainer.pt: .*unlink does not belong there"):
         checkpoint.read(place)
+
+
+class Of:
+    """Pickled as the first releases of Python 3.11 pickle a member of an enumeration."""
+
+    def __init__(self, kind, name):
+        self.given = kind, name
+
+    def __reduce__(self):
+        return getattr, self.given
+
+
+def test_a_table_of_tensors_names_members_of_enumerations_and_no_other_attributes():
+    layout = "TORCH_CONTIGUOUS_FORMAT"
+    table = io.BytesIO(pickle.dumps(Of(_MEM_FORMAT_ENCODING, layout)))
+    assert shard_files._Table(table).load() is _MEM_FORMAT_ENCODING[layout]
+    with pytest.raises(pickle.UnpicklingError, match=r"mro of .*Metadata.* does not belong there"):
+        shard_files._Table(io.BytesIO(pickle.dumps(Of(Metadata, "mro")))).load()
 
 
 def test_a_process_without_room_for_its_part_ends_all(lab, tmp_path):

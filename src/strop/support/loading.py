@@ -32,7 +32,7 @@ from strop.support.errors import UserError, in_words, nearest
 PICKLED = ".pickle"  # the suffix of a file that holds one class or function
 importers: set[str] = set()  # files of this process that wrap Python's import
 _IDENTITY = re.compile("[0-9a-f]{32}")
-_ADDRESS = re.compile(rb"X.\0\0\0\d+q")
+_ADDRESS = re.compile(rb"X.\0\0\0\d+q", re.DOTALL)  # after its length in digits, any byte
 # Number of values from which Python makes code, and which of them are its file name, its first line
 # and its table of lines.
 _CODE, _CODE_PLACE = 18, (10, 13, 14)

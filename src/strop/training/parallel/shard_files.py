@@ -9,6 +9,7 @@ import pickle
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import EnumMeta
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,19 @@ class _Table(pickle.Unpickler):
     """Unpickles torch's metadata about where tensors lie, and refuses anything else."""
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):  # in the first releases of Python 3.11
+            return _member
         plain = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not plain and (module, name) not in WRITTEN:
             raise pickle.UnpicklingError(f"{module}.{name} does not belong there")
         return super().find_class(module, name)
+
+
+def _member(kind: Any, name: str) -> Any:
+    """A member of an enumeration."""
+    if not isinstance(kind, EnumMeta):
+        raise pickle.UnpicklingError(f"{name} of {kind} does not belong there")
+    return kind[name]
 
 
 @dataclass(frozen=True)
