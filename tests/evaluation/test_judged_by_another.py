@@ -128,13 +128,13 @@ def test_functions_from_python_score_all_sets_or_one(lab: Any, tmp_path: Path) -
         return lambda completions, **columns: [value] * len(completions)
 
     def at_step(completions: Any, trainer_state: Any, **columns: Any) -> list[float]:
-        return [float(trainer_state.global_step)] * len(completions)
+        return [trainer_state.global_step / trainer_state.max_steps] * len(completions)
 
     rows = [json.loads(line) for line in lab.data.read_text().splitlines()]
     given: dict[str, Any] = {
         "model": str(lab.model), "data": rows, "validation": {"easy": rows[:1], "hard": rows[1:2]},
-        "reward": scored(0.25), "training_steps": 1, "rollout_max_tokens": 2,
-        "sampling_num_prompts": 1, "sampling_num_rollouts": 2, "evaluation_every": 1,
+        "reward": scored(0.25), "training_steps": 2, "rollout_max_tokens": 2,
+        "sampling_num_prompts": 1, "sampling_num_rollouts": 2, "evaluation_every": 2,
         "evaluation_num_samples": 2, "progress": False,
     }  # fmt: skip
     for judge, easy, hard in ((at_step, 1.0, 1.0), ({"hard": scored(0.5)}, 0.25, 0.5)):

@@ -3,8 +3,9 @@
 The form that needs nothing but this package is TRL's: `def reward(prompts, completions, <columns>,
 **kwargs) -> list[float | None]`, sync or async; every argument is a list with one entry a rollout
 and is passed by name. A function without `**kwargs` receives only the parameters it has. Beside the
-data's columns it may take `completion_ids`, `trainer_state` (with `global_step`),
-`log_metric(name, value)` and `log_extra(column, values)`. The other forms are in `forms.py`.
+data's columns it may take `completion_ids`, `trainer_state` (with `global_step` and
+`max_steps`), `log_metric(name, value)` and `log_extra(column, values)`. The other forms are in
+`forms.py`.
 In place of a score a function may give `Unscored("reason")`.
 """
 
@@ -120,7 +121,9 @@ class RewardFunction:
             "prompts": rollouts.prompts,
             "completions": rollouts.completions,
             "completion_ids": rollouts.completion_ids,
-            "trainer_state": SimpleNamespace(global_step=rollouts.step),
+            "trainer_state": SimpleNamespace(
+                global_step=rollouts.step, max_steps=rollouts.max_steps
+            ),
             "log_extra": log_extra,
             "log_metric": log_metric,
         }

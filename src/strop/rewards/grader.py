@@ -106,7 +106,7 @@ class Grader:
 
     Functions are loaded at once, so an error in a reward file shows before training begins. A
     process that dies is restarted. The functions' output goes to the error stream, or to the file
-    `log`.
+    `log`. max_steps: the run's steps, as reward functions see them.
 
     Raises UserError for what `load_reward` refuses.
     """
@@ -117,6 +117,7 @@ class Grader:
         timeout_seconds: float = 10.0,
         num_workers: int = 1,
         log: Path | None = None,
+        max_steps: int = 1,
     ) -> None:
         names = [spec.name for spec in specs]
         if not names or len(set(names)) < len(names):
@@ -128,6 +129,7 @@ class Grader:
             )
         self.specs = tuple(specs)
         self.timeout_seconds = timeout_seconds
+        self.max_steps = max_steps
         # The first reward that logged each column ("extra") and each metric ("metrics").
         self._loggers: dict[tuple[str, str], int] = {}
         self._workers = [WorkerProcess(specs, log) for _ in range(num_workers)]
@@ -196,6 +198,7 @@ class Grader:
             completion_ids=completion_ids,
             columns=columns,
             step=step,
+            max_steps=self.max_steps,
             groups=groups or [0] * len(prompts),
             prompt_texts=prompt_texts,
             truncated=truncated,
@@ -496,17 +499,19 @@ def weighted_sum(scores_BM: NDArray[np.float64], weights: Sequence[float]) -> ND
 
 
 def _taken(batch: Rollouts, rows: Sequence[int]) -> Rollouts:
-    return Rollouts(
+    def of(values: Sequence[Any]) -> list[Any]:
+        return [values[row] for row in rows] if values else []
+
+    return replace(
+        batch,
         rows=rows,
-        prompts=[batch.prompts[row] for row in rows],
-        completions=[batch.completions[row] for row in rows],
-        completion_ids=[batch.completion_ids[row] for row in rows],
-        columns={name: [values[row] for row in rows] for name, values in batch.columns.items()},
-        step=batch.step,
-        groups=[batch.groups[row] for row in rows],
-        prompt_texts=[batch.prompt_texts[row] for row in rows] if batch.prompt_texts else (),
-        truncated=[batch.truncated[row] for row in rows] if batch.truncated else (),
-        strict=batch.strict,
+        prompts=of(batch.prompts),
+        completions=of(batch.completions),
+        completion_ids=of(batch.completion_ids),
+        columns={name: of(values) for name, values in batch.columns.items()},
+        groups=of(batch.groups),
+        prompt_texts=of(batch.prompt_texts),
+        truncated=of(batch.truncated),
     )
 
 

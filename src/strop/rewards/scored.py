@@ -21,6 +21,7 @@ class Rollouts:
     prompt_texts: Sequence[str] = ()  # prompts as the model saw them; empty: unknown
     truncated: Sequence[bool] = ()  # whether a limit cut the answer off; empty: unknown
     strict: bool = False  # a result that is neither a number nor None raises UserError
+    max_steps: int = 1  # of the run
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,9 @@ def open_grader(config: RunConfig, specs: Sequence[RewardSpec], ranks: Ranks) ->
     kind = partial(RayGrader, config.ray) if on_ray else Grader
 
     def make() -> Grader:
-        return kind(specs, timeout_seconds=own.timeout_seconds, num_workers=own.num_workers)
+        return kind(
+            specs, timeout_seconds=own.timeout_seconds, num_workers=own.num_workers,
+            max_steps=config.training.steps,
+        )  # fmt: skip
 
     return make() if ranks.alone else SharedGrader(ranks, make)
