@@ -88,11 +88,11 @@ def tree_of(repository: str, commit: str) -> Tree:
 # Runs in the sandbox. What the tests print goes nowhere; the last line on standard output is ours.
 # pytest is imported before the tree can be, so that no file of the tree takes its place.
 PROGRAM = r"""
-import base64, io, json, os, sys, tarfile
-import pytest
+import base64, io, json, os, pytest, sys, tarfile
 told = json.load(sys.stdin)
 with tarfile.open(fileobj=io.BytesIO(base64.b64decode(told["tree"]))) as tar:
-    tar.extractall("tree", filter="data")
+    tar.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+    tar.extractall("tree")
 os.chdir("tree")
 sys.path[:0] = [os.path.abspath("src"), os.getcwd()]
 os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
