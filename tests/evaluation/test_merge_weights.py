@@ -95,9 +95,9 @@ def test_merged_models_load_and_lose_less(tmp_path):
     torch.testing.assert_close(loss(models[0]), wanted)
     begins = by_hand.tokenizer
     begins.backend_tokenizer.post_processor = TemplateProcessing(
-        single="<pad> $A", special_tokens=[("<pad>", 0)]
+        single="<pad> $A <pad>", special_tokens=[("<pad>", 0)]
     )
-    begins.save_pretrained(folders[1])  # of a tokenizer that begins every text with a token
+    begins.save_pretrained(folders[1])  # a tokenizer that begins and ends texts with a token
     logp = by_hand.model(input_ids=torch.cat([ids[:, :1] * 0, ids], 1)).logits.log_softmax(-1)
     wanted = -logp[:, 4:6].gather(-1, ids[:, 4:6, None]).mean()
     torch.testing.assert_close(answer_loss(folders[1], ROWS)(models[0]), wanted)

@@ -1,6 +1,5 @@
 """Child processes: started in sessions of their own, ended with all their children."""
 
-import math
 import os
 import signal
 import subprocess
@@ -129,13 +128,13 @@ def test_a_trainer_that_is_killed_while_it_ends_a_process_leaves_none(tmp_path):
     ("files", "cores", "memory"),
     [
         ({"cpu.max": "150000 100000\n", "memory.max": "4096\n"}, 2, 4096),
-        ({"cpu.max": "max 100000\n", "memory.max": "max\n"}, None, math.inf),
-        ({"cpu.max": "400000 100000\n"}, None, math.inf),  # it sees no more than four
+        ({"cpu.max": "max 100000\n", "memory.max": "max\n"}, None, 8192),
+        ({"cpu.max": "400000 100000\n"}, None, 8192),  # it sees no more than four
         (
             {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n",
-             "memory/memory.limit_in_bytes": "9223372036854771712\n"}, 1, 9223372036854771712,
+             "memory/memory.limit_in_bytes": "9223372036854771712\n"}, 1, 8192,
         ),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, math.inf),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, 8192),
     ],
 )  # fmt: skip
 def test_limits_of_a_container(files, cores, memory, tmp_path, monkeypatch):
@@ -144,6 +143,7 @@ def test_limits_of_a_container(files, cores, memory, tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(processes, "GROUPS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 2, "SC_PAGE_SIZE": 4096}.get)
     assert processes.cores_of_container() == cores
     assert processes.num_cores() == (cores or 4)
-    assert processes.memory_of_container() == memory
+    assert processes.usable_memory() == memory

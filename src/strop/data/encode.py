@@ -81,7 +81,7 @@ def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[
     if prompt.ids:
         return list(prompt.ids)
     if isinstance(prompt.prompt, str):
-        return _text_ids(prompt.prompt, tokenizer)
+        return text_ids(prompt.prompt, tokenizer)
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(
             f"{prompt.name} is chat messages and the tokenizer has no chat template: give "
@@ -109,7 +109,7 @@ def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[
     return ids
 
 
-def _text_ids(text: str, tokenizer: Any) -> list[int]:
+def text_ids(text: str, tokenizer: Any) -> list[int]:
     """Token ids of a text that is to be continued: after the tokens that the tokenizer puts before
     every text, unless it begins with them itself, and without those that it puts behind.
     """

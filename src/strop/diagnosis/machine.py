@@ -1,12 +1,11 @@
 """Describes this machine for `strop doctor`: versions, devices, threads, optional packages."""
 
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from strop.support.about import VERSION
-from strop.support.processes import memory_of_container, num_cores
+from strop.support.processes import num_cores, usable_memory
 from strop.tracking.base import TRACKERS
 
 CLIENTS = {"mlflow": "mlflow-skinny"}  # trackers whose package has another name
@@ -57,10 +56,8 @@ def memory_gib(device: str) -> float | None:
 
     if device.startswith("cuda"):
         return torch.cuda.get_device_properties(device).total_memory / GIB
-    if device != "cpu" or "SC_PHYS_PAGES" not in os.sysconf_names:
-        return None
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(whole, memory_of_container()) / GIB
+    found = usable_memory() if device == "cpu" else None
+    return None if found is None else found / GIB
 
 
 def _devices() -> list[dict[str, Any]]:

@@ -10,12 +10,14 @@ it: the loss is always over all rows, where gradient descent there takes one bat
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from strop.data.encode import text_ids
 from strop.support.errors import UserError
 from strop.training.learner.models import load
 from strop.training.loading import write_model
@@ -145,18 +147,18 @@ def answer_loss(folder: Path | str, rows: Sequence[Mapping[str, str]]) -> Loss:
     if not rows or not all(row.keys() >= {"prompt", "completion"} for row in rows):
         raise UserError("answer_loss needs rows with a prompt and a completion")
     found = load(str(folder))
-    plain = {"add_special_tokens": False}  # some begin every text with a token of their own
+    tokens = partial(found.tokenizer, add_special_tokens=False)  # some begin every text with one
     texts = [
-        (found.tokenizer(r["prompt"]), found.tokenizer(r["completion"], **plain)) for r in rows
+        (text_ids(r["prompt"], found.tokenizer), tokens(r["completion"]).input_ids) for r in rows
     ]
-    if not all(prompt.input_ids for prompt, _ in texts):
+    if not all(prompt for prompt, _ in texts):
         raise UserError("answer_loss: a prompt has no token, so nothing precedes its answer")
 
     def loss(weights: Weights) -> Tensor:
         total, count = torch.zeros(()), 0
         for prompt, completion in texts:
-            answer = [*completion.input_ids, *found.end_ids]
-            ids = torch.tensor([[*prompt.input_ids, *answer]])
+            answer = [*completion, *found.end_ids]
+            ids = torch.tensor([[*prompt, *answer]])
             given = {"input_ids": ids, "use_cache": False}
             logits = torch.func.functional_call(found.model, dict(weights), (), given).logits
             wanted = torch.tensor(answer)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from strop.data.encode import text_ids
 from strop.rewards.answers import text_of
 from strop.rewards.judge import Judge, check_filling, fields_of
 from strop.rewards.scored import Unscored
@@ -148,7 +149,7 @@ class _Local:
     @torch.no_grad()
     def _answer(self, text: str) -> str:
         """The greedy answer."""
-        ids = self.tokenizer(text, return_tensors="pt")["input_ids"]
+        ids = torch.tensor([text_ids(text, self.tokenizer)])
         end = self.tokenizer.eos_token_id
         drawn = self.model.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=end,

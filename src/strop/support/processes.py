@@ -29,10 +29,14 @@ def cores_of_container() -> int | None:
     return cores if 0 < cores < _seen() else None
 
 
-def memory_of_container() -> float:
-    """The bytes of memory that a container may use; infinite without a limit."""
-    found = _limit(("memory.max",), ("memory/memory.limit_in_bytes",))
-    return found[0] if found else math.inf
+def usable_memory() -> int | None:
+    """The bytes of memory of this machine, or of its container where that is less; None where the
+    system does not tell.
+    """
+    if "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([whole, *_limit(("memory.max",), ("memory/memory.limit_in_bytes",))])
 
 
 def _limit(*versions: Sequence[str]) -> list[int]:

@@ -4,7 +4,6 @@ Nothing in it shows who ran it or where: no names, no paths, no variables of the
 """
 
 import json
-import os
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,7 +15,7 @@ import torch
 from strop.support.about import VERSION
 from strop.support.errors import UserError
 from strop.support.files import json_of
-from strop.support.processes import num_cores
+from strop.support.processes import num_cores, usable_memory
 from strop.support.writing import write_whole, writing
 
 NAME = "environment.json"
@@ -27,6 +26,7 @@ def now(device: torch.device, step: int, processes: int) -> dict[str, Any]:
 
     step: the steps that the run has done already. processes: how many train together.
     """
+    memory = usable_memory()
     return {
         "begun": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         "after_step": step,
@@ -39,7 +39,7 @@ def now(device: torch.device, step: int, processes: int) -> dict[str, Any]:
         "cores": num_cores(),
         "threads": torch.get_num_threads(),
         "processes": processes,
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "memory_gib": None if memory is None else round(memory / 2**30, 1),
     }
 
 
