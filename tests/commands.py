@@ -28,6 +28,7 @@ PRELOADED = [
     *child.PRELOADED, "strop.api.progress", "strop.report.page", asynchronous.MODULE, __name__,
 ]  # fmt: skip
 SERVER = "preloaded"
+KEY = "TESTS_SERVER_KEY"  # what a server asks from Python 3.14 on; empty before
 # A separate server for grading processes, without torch: it starts, and is copied, in a moment.
 SMALL = forkserver.ForkServer()
 SMALL.set_forkserver_preload(["copied", GRADER])
@@ -98,6 +99,7 @@ def _from_server(server: Any, function: Callable[..., None], *given: Any) -> Any
         if server is SMALL:  # as a grader has it
             patch.setenv("PYTHONHASHSEED", "0")
         server.ensure_running()
+        environment[KEY] = getattr(server, "_forkserver_authkey", b"").hex()
         process = context.Process(target=started, args=(environment, function, *given))
         process.start()
     return process
@@ -146,7 +148,9 @@ def _command(
 
 def from_the_same_server() -> None:
     """Let processes that this one begins come from the server that it came from."""
-    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+    known: Any = forkserver._forkserver
+    known.ensure_running = lambda: None
+    known._forkserver_authkey = bytes.fromhex(os.environ[KEY])
 
 
 class Copied:
