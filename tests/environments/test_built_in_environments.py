@@ -198,6 +198,8 @@ def test_any_text_is_answered_and_compact_texts_have_few_characters(name, action
             for observation in (first, *answers):
                 ids = ours(observation.text, add_special_tokens=False)["input_ids"]
                 assert ours.unk_token_id not in ids
+        one.close()
+        two.close()
 
 
 def test_open_spiel_needs_its_package(monkeypatch):

@@ -92,7 +92,10 @@ class ToolQuestions(ToolEnvironment):
             )
         if "python" in self.names:
             check_isolation()
-        self.database = Database(database) if database else None
+        if database:
+            Database(database).close()  # so that a missing one is found before the first episode
+        self.database_file = database
+        self.database: Database | None = None
         self.corpus = corpus_of(str(Path(corpus).resolve())) if corpus else None
         for name, there, option in (("sql", database, "database"), ("search", corpus, "corpus")):
             if questions and (name in self.names) != bool(there):
@@ -132,18 +135,19 @@ class ToolQuestions(ToolEnvironment):
         return {"answer": self.asked.answer, "kind": self.asked.kind}
 
     def close(self) -> None:
-        """Close the episode's own resources: the server, and the generated database and corpus."""
+        """Close the episode's own resources: the server, the database and a generated corpus."""
         if self.server is not None:
             self.server.end()
+        if self.database is not None:
+            self.database.close()
+        self.database = None
         if self.files is None:
-            if self.database is not None:
-                self.database.close()
-            self.database = self.corpus = None
+            self.corpus = None
 
     def _open_database(self) -> Database:
         if self.database is None:
             script = self.asked.script or "CREATE TABLE orders (id, city, good, count);"
-            self.database = Database(script=script)
+            self.database = Database(self.database_file, "" if self.database_file else script)
         return self.database
 
     def _open_corpus(self) -> Corpus:
