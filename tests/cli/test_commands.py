@@ -15,7 +15,8 @@ from commands import ended
 from models import Lab, without_times
 from runs import Runner
 
-from strop.cli import evaluate
+from strop.api.session import CHANGEABLE
+from strop.cli import evaluate, train
 from strop.cli.main import app
 from strop.evaluation.samples import Estimate
 from strop.training.settings import config
@@ -33,6 +34,13 @@ def run(lab, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "run"
     Runner().whole(lab.raw(training={"steps": 2, "save_every": 1}), folder)
     return folder
+
+
+def test_the_help_names_all_that_may_change_when_a_run_is_resumed():
+    (option,) = train.Resume.__metadata__
+    for name in CHANGEABLE:
+        shown = name.replace("process", "...").replace("collector", "...")
+        assert f"`{shown}{'...' * shown.endswith('.')}=...`" in option.help
 
 
 def test_empty_lines_are_no_prompts(strop, run, monkeypatch):
