@@ -110,6 +110,15 @@ def test_text_may_stand_in_quotes(given, text):
     assert override({}, [f"model.name={given}"]) == {"model": {"name": text}}
 
 
+def test_blanks_are_part_of_a_text_that_is_given_by_itself():
+    for path in ("data.system_prompt", "rollout.reminder", "data.stop_strings"):
+        section, _, name = path.partition(".")
+        section, name = ("algorithm", path) if section == "rollout" else (section, name)
+        for text in ("\n", " a\n"):
+            assert override({}, [(path, text)]) == {section: {name: text}}
+        assert override({}, [f"{path}= a "]) == {section: {name: "a"}}
+
+
 @pytest.mark.parametrize("path", ["loss.clip_high=inf", "loss.clip_high=constant(inf)"])
 def test_an_infinite_option_survives_the_complete_file(path):
     run = config.make(override({}, [path]))
