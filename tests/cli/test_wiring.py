@@ -131,6 +131,8 @@ def test_an_infinite_option_survives_the_complete_file(path):
 def test_the_printed_file_of_a_recipe_is_that_recipe(strop):
     file = tomllib.loads(strop("recipes", "archer", "--toml").out)
     assert config.make(file | {"data": {"task": "corridor"}}).build() == archer()
+    for option in ("seed=3", "seed = 3"):  # as strop train takes them
+        assert tomllib.loads(strop("recipes", "grpo", "--toml", option).out)["seed"] == 3
     result = strop("recipes", "--toml")
     assert result.code == 2
     assert "--toml prints one recipe's stages: give its name" in result.err
