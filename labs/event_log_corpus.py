@@ -15,7 +15,6 @@ Takes: a second; a model some seconds a question.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,7 +115,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     for name in ("corpora", "prompts", "samples", "most"):
         if getattr(options, name) < 1:
-            sys.exit(f"error: --{name} must be at least 1")
+            parser.error(f"--{name} must be at least 1")
     if options.show:
         log = made(HELD_OUT, 12, 10, 60, 200)
         print(*log.documents[: options.show], sep="\n")
@@ -130,7 +129,7 @@ def main(words: Sequence[str] | None = None) -> None:
         try:
             report(options)
         except UserError as error:
-            sys.exit(f"error: {error}")
+            parser.error(str(error))
 
 
 if __name__ == "__main__":

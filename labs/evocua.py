@@ -550,7 +550,7 @@ def main(words: Sequence[str] | None = None) -> None:
                 results.append(one_seed(sizes, given.rounds, seed, out))
         report(results)
     except strop.UserError as error:
-        sys.exit(f"error: {error}")
+        parser.error(str(error))
     finally:
         while opened():
             opened().pop().close()

@@ -23,7 +23,6 @@ Takes: a minute and a half.
 import argparse
 import copy
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -532,9 +531,9 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     for name in ("seeds", "updates", "pretraining"):
         if getattr(options, name) < 1:
-            sys.exit(f"error: --{name} must be at least 1")
+            parser.error(f"--{name} must be at least 1")
     if options.picture and not options.picture.parent.is_dir():
-        sys.exit(f"error: {options.picture}: there is no such folder")
+        parser.error(f"{options.picture}: there is no such folder")
     base = pretrained(options.pretraining)
     found = {}
     for idea in [options.idea] if options.idea else IDEAS:

@@ -17,7 +17,6 @@ Takes: half a minute.
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,7 +249,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--picture", type=Path, help="draw what each policy leaves of a stock (.svg)")
     options = parser.parse_args(words)
     if options.seeds < 1 or options.draws < 2 * EVERY or options.times < 1:
-        sys.exit(f"error: there must be one seed, one trial and {2 * EVERY} draws at least")
+        parser.error(f"there must be one seed, one trial and {2 * EVERY} draws at least")
     seeds = [one_seed(seed, options.draws, options.times) for seed in range(options.seeds)]
     traces = []
     for colour, name in zip(COLOURS, seeds[0], strict=False):
@@ -264,7 +263,7 @@ def main(words: Sequence[str] | None = None) -> None:
         try:
             print(f"wrote {Plot((chart,)).save(options.picture)}")
         except UserError as error:
-            sys.exit(f"error: {error}")
+            parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import copy
 import itertools
 import math
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -583,9 +582,9 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     for name, least in (("seeds", 0), ("policies", 1), ("imitation", 1), ("updates", 1)):
         if getattr(options, name) < least:
-            sys.exit(f"error: --{name} must be at least {least}")
+            parser.error(f"--{name} must be at least {least}")
     if options.picture and not (options.seeds and options.picture.parent.is_dir()):
-        sys.exit(f"error: --picture {options.picture}: give seeds, and a folder that is there")
+        parser.error(f"--picture {options.picture}: give seeds, and a folder that is there")
     report_gradients(options.policies)
     report_decoding(min(options.policies, 10))
     if options.seeds:

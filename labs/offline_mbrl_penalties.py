@@ -17,7 +17,6 @@ Takes: a quarter of a minute.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,7 +220,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--picture", type=Path, help="draw returns over weights into this file (.svg)")
     options = parser.parse_args(words)
     if options.seeds < 1:
-        sys.exit("error: there must be one seed at least")
+        parser.error("there must be one seed at least")
     judged, tuning = (
         [studied(seed + first) for seed in range(options.seeds)] for first in (0, 10**6)
     )
@@ -248,7 +247,7 @@ def main(words: Sequence[str] | None = None) -> None:
             chart = Chart(title, "", tuple(traces), {"showlegend": True})
             print(f"wrote {Plot((chart,)).save(options.picture)}")
         except UserError as error:
-            sys.exit(f"error: {error}")
+            parser.error(str(error))
 
 
 if __name__ == "__main__":

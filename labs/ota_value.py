@@ -16,7 +16,6 @@ Takes: two minutes.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,7 +180,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--picture", type=Path, help="draw the shares over distances (.svg)")
     options = parser.parse_args(words)
     if min(options.seeds, options.updates, options.control, *options.options) < 1:
-        sys.exit("error: seeds, updates, --control and --options must be 1 or more")
+        parser.error("seeds, updates, --control and --options must be 1 or more")
     sizes = Sizes(options.updates)
     runs = [(f"n = {n}", n, options.updates) for n in options.options]
     runs += [(f"n = 1, updates x {options.control}", 1, options.control * options.updates)]
@@ -199,7 +198,7 @@ def main(words: Sequence[str] | None = None) -> None:
         try:
             print(f"wrote {Plot((chart,)).save(options.picture)}")
         except UserError as error:
-            sys.exit(f"error: {error}")
+            parser.error(str(error))
 
 
 if __name__ == "__main__":

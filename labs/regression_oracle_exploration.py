@@ -18,7 +18,6 @@ Takes: a quarter of a minute.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -201,7 +200,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--picture", type=Path, help="draw the greedy policies' rewards into this file (.svg)")
     options = parser.parse_args(words)
     if options.seeds < 1 or options.generations < 2 or options.logs < 1:
-        sys.exit("error: there must be one seed, two generations and one log at least")
+        parser.error("there must be one seed, two generations and one log at least")
     charts = []
     for bent in (False, True):
         for all_logs in (True, False):
@@ -221,7 +220,7 @@ def main(words: Sequence[str] | None = None) -> None:
         try:
             print(f"wrote {Plot(tuple(charts)).save(options.picture)}")
         except UserError as error:
-            sys.exit(f"error: {error}")
+            parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import json
 import re
 import secrets
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -593,7 +592,7 @@ def main(words: Sequence[str] | None = None) -> None:
             (out / "sft.jsonl").write_text(lines, encoding="utf-8")
             print(f"{len(rows)} actions of solved episodes, as demonstrations for strop train sft")
     except UserError as error:
-        sys.exit(f"error: {error}")
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ Takes: six minutes.
 
 import argparse
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -358,7 +357,7 @@ def main(words: Sequence[str] | None = None) -> None:
                 results.append(one_seed(sizes, seed, out, options.most, options.held_out))
             report(results)
     except strop.UserError as error:
-        sys.exit(f"error: {error}")
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

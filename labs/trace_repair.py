@@ -16,7 +16,6 @@ Takes: three minutes a seed.
 
 import argparse
 import math
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,13 +74,15 @@ def solved(trace: bool, sizes: Sizes) -> list[dict[str, str]]:
 
 
 def trained(arm: str, seed: int, sizes: Sizes, out: Path) -> Any:
-    """The run of an arm; one that is there is read, and not repeated."""
+    """The run of an arm; one that is there is read, and not repeated. Raises UserError for one
+    that is incomplete.
+    """
     folder, common = out / f"seed-{seed}" / arm, {"seed": seed, "progress": False}
     if folder.is_dir():
         run = strop.Run(str(folder))
         if sizes.steps not in curve(run):
-            sys.exit(
-                f"error: {folder} has no score at step {sizes.steps}: delete it, or give --out"
+            raise strop.UserError(
+                f"{folder} has no score at step {sizes.steps}: delete it, or give --out"
             )
         return run
     common |= {"training_inspect": 0}
@@ -180,14 +181,17 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--picture", type=Path, help="an SVG file to write")
     options = parser.parse_args(words)
     if not all(each.isdigit() for each in options.seeds.split(",")):
-        sys.exit(f"error: --seeds {options.seeds}: give whole numbers with commas, 0,1,2")
+        parser.error(f"--seeds {options.seeds}: give whole numbers with commas, 0,1,2")
     if options.picture and not options.picture.parent.is_dir():
-        sys.exit(f"error: --picture {options.picture}: there is no such folder")
+        parser.error(f"--picture {options.picture}: there is no such folder")
     given = {name: value for name, value in vars(options).items() if hasattr(Sizes, name)}
     sizes = Sizes(**given, every=max(options.steps // 8, 1))
-    with tempfile.TemporaryDirectory() as scratch:
-        out = options.out or Path(scratch)
-        curves = report([int(each) for each in options.seeds.split(",")], sizes, out)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            out = options.out or Path(scratch)
+            curves = report([int(each) for each in options.seeds.split(",")], sizes, out)
+    except strop.UserError as error:
+        parser.error(str(error))
     if options.picture:
         picture(curves, options.picture)
 

@@ -16,7 +16,6 @@ Takes: half a minute.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,7 +205,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--picture", type=Path, help="draw incomes over days into this file (.svg)")
     options = parser.parse_args(words)
     if min(options.seeds, options.days, options.every) < 1 or not 0 <= options.weight <= 1:
-        sys.exit("error: seeds, --days and --every must be 1 or more, --weight from 0 to 1")
+        parser.error("seeds, --days and --every must be 1 or more, --weight from 0 to 1")
     known = City((2, 2), (6, 6))
     offline = [logged(known, seed, options.days) for seed in range(options.seeds)]
     charts = []
@@ -233,7 +232,7 @@ def main(words: Sequence[str] | None = None) -> None:
         try:
             print(f"wrote {Plot(tuple(charts)).save(options.picture)}")
         except UserError as error:
-            sys.exit(f"error: {error}")
+            parser.error(str(error))
 
 
 if __name__ == "__main__":

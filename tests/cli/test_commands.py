@@ -1,6 +1,7 @@
 """The commands as a user types them, one after the other on the same run."""
 
 import inspect
+import io
 import json
 import math
 import re
@@ -14,7 +15,8 @@ from commands import ended
 from models import Lab, without_times
 from runs import Runner
 
-from strop.cli import evaluate
+from strop.api.session import CHANGEABLE
+from strop.cli import evaluate, train
 from strop.cli.main import app
 from strop.evaluation.samples import Estimate
 from strop.training.settings import config
@@ -32,6 +34,19 @@ def run(lab, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "run"
     Runner().whole(lab.raw(training={"steps": 2, "save_every": 1}), folder)
     return folder
+
+
+def test_the_help_names_all_that_may_change_when_a_run_is_resumed():
+    (option,) = train.Resume.__metadata__
+    for name in CHANGEABLE:
+        shown = name.replace("process", "...").replace("collector", "...")
+        assert f"`{shown}{'...' * shown.endswith('.')}=...`" in option.help
+
+
+def test_empty_lines_are_no_prompts(strop, run, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("1+1=\n\n2+2=\n"))
+    result = strop("sample", run, "-n", "1", "--max-tokens", "1")
+    assert (result.code, len(result.out.splitlines())) == (0, 2)
 
 
 def test_train_says_what_it_does_and_where_everything_is(strop, lab, tmp_path):

@@ -110,6 +110,15 @@ def test_text_may_stand_in_quotes(given, text):
     assert override({}, [f"model.name={given}"]) == {"model": {"name": text}}
 
 
+def test_blanks_are_part_of_a_text_that_is_given_by_itself():
+    for path in ("data.system_prompt", "rollout.reminder", "data.stop_strings"):
+        section, _, name = path.partition(".")
+        section, name = ("algorithm", path) if section == "rollout" else (section, name)
+        for text in ("\n", " a\n"):
+            assert override({}, [(path, text)]) == {section: {name: text}}
+        assert override({}, [f"{path}= a "]) == {section: {name: "a"}}
+
+
 @pytest.mark.parametrize("path", ["loss.clip_high=inf", "loss.clip_high=constant(inf)"])
 def test_an_infinite_option_survives_the_complete_file(path):
     run = config.make(override({}, [path]))
@@ -122,6 +131,8 @@ def test_an_infinite_option_survives_the_complete_file(path):
 def test_the_printed_file_of_a_recipe_is_that_recipe(strop):
     file = tomllib.loads(strop("recipes", "archer", "--toml").out)
     assert config.make(file | {"data": {"task": "corridor"}}).build() == archer()
+    for option in ("seed=3", "seed = 3"):  # as strop train takes them
+        assert tomllib.loads(strop("recipes", "grpo", "--toml", option).out)["seed"] == 3
     result = strop("recipes", "--toml")
     assert result.code == 2
     assert "--toml prints one recipe's stages: give its name" in result.err

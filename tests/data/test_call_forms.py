@@ -141,6 +141,8 @@ def test_a_schema_gives_a_text_its_type(name, written, value):
     ):
         (call,) = read_action(f"<tool_call>{text}</tool_call>", form, tools).calls
         assert (call.name, call.arguments, call.problem) == ("f", {name: value}, "")
+        alone = [tool["function"] for tool in tools[1:]]
+        assert read_action(f"<tool_call>{text}</tool_call>", form, alone).calls == (call,)
         (untold,) = read_action(f"<tool_call>{text}</tool_call>", form).calls
         assert untold.arguments == {name: written}
 

@@ -140,8 +140,12 @@ def test_the_tools_of_a_row_are_shown(form):
     assert tokenizer.decode(encode_prompt(prompt, tokenizer)) == wanted
     assert tokenizer.decode(encode_answer(prompt, "completion", tokenizer)).startswith("3<|im_end")
     assert Bounds(tokenizer).prompt(prompt) is None
-    named = Prompt(0, said(*QUESTION), {"tools": ["calculator"]})
-    assert Chat().put(named, tokenizer).tools == ()
+    alone = tuple(each["function"] for each in tools)
+    named = Prompt(0, said(*QUESTION), {"tools": form(alone)})
+    assert Chat().put(named, tokenizer).tools == alone
+    for other in (["calculator"], [{"name": "calculator"}]):
+        named = Prompt(0, said(*QUESTION), {"tools": form(other)})
+        assert Chat().put(named, tokenizer).tools == ()
     for chat, name in ((Chat(template={"tools": tools}), "qwen2_5"), (Chat(), "gemma3")):
         assert chat.put(prompt, tokenizer_of(name)).tools == ()
 

@@ -77,6 +77,11 @@ class Counted(Echo):
             raise OSError("stuck")
 
 
+class Leaves(Echo):
+    async def close(self):
+        return None
+
+
 class NoStep(Environment):
     def reset(self, seed):
         return Observation("x")
@@ -141,6 +146,7 @@ def test_a_task_has_one_prompt_an_episode(file):
         ("Absent", {}, r"has no Absent"),
         ("NoStep", {}, r"environment .*own.py:NoStep has no method step\(action\), which gives"),
         ("NoReset", {}, r"environment .*own.py:NoReset has no method reset\(seed\), which gives"),
+        ("Leaves", {}, r"own.py:Leaves: close is an async def, which nothing awaits: make it a"),
     ],
 )
 def test_mistakes_show_before_a_run(file, name, options, message):

@@ -150,6 +150,14 @@ def test_a_single_role_is_one_player_whose_turns_have_labels(tmp_path):
     ]  # fmt: skip
 
 
+def test_an_answer_that_is_no_observation_is_named(tmp_path):
+    file = tmp_path / "shops.py"
+    file.write_text(textwrap.dedent(TOOLS).replace('Observation("=", 1.0)', "None"))
+    episodes = Episodes(source_of(f"corridor + own={file}:Shop"), [1])
+    episodes.reset()
+    assert "gave NoneType instead of an Observation" in episodes.step([0], ["a"])[0].why
+
+
 def test_a_member_may_be_called_name():
     options = {"name": {"size": 3, "style": "compact"}}
     assert source_of("name=corridor + hidden_number", options).make().members[0].size == 3

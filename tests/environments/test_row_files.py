@@ -70,6 +70,13 @@ def test_without_further_files_validation_is_training_and_nothing_is_held_out(tm
     assert "no episodes of its own for validation" in note
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"question": "1+1?", "answer": "2"}\n', encoding="utf-8-sig")
+    task = load_task("tool_questions", config={"questions": str(path), "tools": ["calculator"]})
+    assert [row.prompt for row in task.train] == ["1+1?\n"]
+
+
 def test_a_long_file_is_played_whole_and_validates_on_a_hundred_of_its_rows(tmp_path):
     task = load_task("tool_questions", config=options(tmp_path, "tool_questions", 1200))
     assert (len(task.train), len(task.validation)) == (1200, 100)

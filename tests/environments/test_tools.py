@@ -139,7 +139,8 @@ def test_asynchronous_calls_share_an_event_loop():
 
 def test_the_calculator_and_python():
     assert call([calculator], "calculator", expression="(12 + 5) * 34") == ("ok", "578")
-    assert call([calculator], "calculator", expression="1/0")[0] == "failed"
+    for wrong in ("1/0", "1 2+3"):
+        assert call([calculator], "calculator", expression=wrong)[0] == "failed"
     tool = python_tool()
     assert call([tool], "python", code="print(2**10)") == ("ok", "1024")
     assert call([tool], "python", code="x = 1") == ("ok", "(nothing was printed)")
@@ -307,6 +308,7 @@ def test_questions_of_a_file(tmp_path):
     [
         ({"kinds": ["sum"]}, "kinds has 'sum'"),
         ({"kinds": []}, "kinds needs one of"),
+        ({"kinds": "sum"}, "kinds has 'sum'"),
         ({"ends_at": ["time-out"]}, r"ends_at has 'time-out' \(did you mean 'timeout'\?\)"),
         ({"tools": ["pyton"]}, "did you mean 'python'"),
         ({"corpus": "x.txt"}, "go with questions=FILE"),
@@ -320,6 +322,13 @@ def test_questions_of_a_file(tmp_path):
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         ToolQuestions(**options)
+
+
+def test_one_name_stands_for_a_list_of_one():
+    made = ToolQuestions(kinds="sql", tools="calculator", ends_at="timeout")
+    assert (made.kinds, made.names, made.ends_at) == (
+        ("sql",), ("sql", "calculator"), ("timeout",)
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,14 @@ def test_answers_of_a_call_differ_and_come_again(client):
     tokens = [tuple(choice.token_ids) for choice in first]
     assert tokens == [tuple(choice.token_ids) for choice in again]
     assert tokens[0] == own(Request(PROMPT, 12, seed=4, stop_ids=(1,))).ids
-    assert tokens[2] == own(Request(PROMPT, 12, seed=4 * NEXT + 2, stop_ids=(1,))).ids
+    assert tokens[2] == own(Request(PROMPT, 12, seed=4 + 2 * NEXT, stop_ids=(1,))).ids
     assert len(set(tokens)) == 5
     assert [choice.index for choice in first] == list(range(5))
+
+
+def test_the_answers_of_one_seed_are_not_those_of_the_next_seeds(client):
+    answers = {tuple(choice.token_ids) for choice in ask(client, seed=0, n=3).choices}
+    assert not answers & {tuple(ask(client, seed=seed).choices[0].token_ids) for seed in (1, 2)}
 
 
 def test_calls_without_a_seed_differ(client):

@@ -7,7 +7,7 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from fakes.policy import Speaker, asking, message, served
+from fakes.policy import Speaker, asking, by_bytes, message, served
 from test_tool_use import CALL, TOOLS, said_to
 
 from strop.serving.protocol import Busy
@@ -320,6 +320,22 @@ def test_errors_in_the_form_of_anthropic(monkeypatch: pytest.MonkeyPatch) -> Non
                 client.messages.stream(**ask) as stream,
             ):
                 stream.get_final_message()
+
+
+def test_the_result_of_a_tool_that_failed_says_so() -> None:
+    use = {"type": "tool_use", "id": "1", "name": "add", "input": {}}
+    speaker = Speaker()
+    with served(speaker) as server, asking(server) as client:
+        for failed in (False, True):
+            result = {"type": "tool_result", "tool_use_id": "1", "content": "no x",
+                      "is_error": failed}  # fmt: skip
+            turns = [*message(), {"role": "assistant", "content": [use]},
+                     {"role": "user", "content": [result]}]  # fmt: skip
+            body = {**MESSAGE, "messages": turns}
+            assert client.post("/v1/messages", json=body).status_code == 200
+    one, other = (by_bytes().decode(call.prompt_ids) for call in speaker.calls)
+    assert "error: no x" not in one
+    assert other == one.replace("no x", "error: no x")
 
 
 def test_a_body_of_any_kind_is_answered() -> None:

@@ -136,6 +136,19 @@ def test_a_reasoning_item_without_text_is_no_message() -> None:
     assert by_bytes().decode(speaker.calls[-1].prompt_ids) == "user: hi\nassistant:"
 
 
+def test_reasoning_items_in_a_row_are_thoughts_of_one_answer() -> None:
+    speaker = Speaker()
+    thoughts = [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": each}]}
+                for each in ("Hm", "So")]  # fmt: skip
+    told = [*message(), *thoughts, {"role": "assistant", "content": "Yes."}, *message("Why?")]
+    with served(speaker) as server, asking(server) as client:
+        body = {"model": "policy", "input": told}
+        assert client.post("/v1/responses", json=body).status_code == 200
+    shown = by_bytes().decode(speaker.calls[-1].prompt_ids)
+    assert shown.count("assistant:") == 2
+    assert "assistant: <think>\nHm\nSo\n</think>\n\nYes.\nuser: Why?" in shown
+
+
 def test_thoughts_that_are_no_text_are_refused() -> None:
     with served(Speaker()) as server, asking(server) as client:
         told = [*message(), {"role": "assistant", "content": "a", "reasoning": {"a": 1}}]

@@ -197,6 +197,11 @@ OURS = {"turns": [{"prompt_ids": [1], "output_ids": [2]}]}
                         "per_token_logps": [-1.0], "loss_mask": [1, 1]}]},
             "the loss_mask of a has tokens of the prompt",
         ),
+        (
+            {"turns": [{"node_id": "a", "prompt_token_ids": [1, 2], "completion_token_ids": [3],
+                        "loss_mask": [0]}]},
+            "the loss_mask of a is of 1 tokens, prompt and completion have 3",
+        ),
         ({"turns": [{"prompt_token_ids": [1]}]}, "OpenEnv's TrainingTrace and cannot be read as"),
         (
             {"schema_version": 2, "turns": [{"prompt_token_ids": [1]}]},

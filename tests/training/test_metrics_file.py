@@ -91,6 +91,11 @@ def liked(completions, **columns):
 def taken(completions, log_metric, **columns):
     log_metric("step", 1.0)
     return [1.0] * len(completions)
+
+
+def of_a_term(completions, log_metric, **columns):
+    log_metric("kl", 1.0)
+    return [1.0] * len(completions)
 """
 
 
@@ -133,4 +138,12 @@ def test_a_reward_may_not_log_the_step(lab, runner, tmp_path):
     raw = lab.raw(training={"steps": 1})
     raw["reward"] = {"functions": [f"{tmp_path}/own.py:taken"]}
     with pytest.raises(UserError, match=r"called log_metric\('step'\): the trainer logs"):
+        runner.whole(raw, tmp_path / "run")
+
+
+def test_a_reward_may_not_log_what_a_loss_term_logs(lab, runner, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    raw = lab.raw(recipe="grpo(beta=0.1)", training={"steps": 1})
+    raw["reward"] = {"functions": [f"{tmp_path}/own.py:of_a_term"]}
+    with pytest.raises(UserError, match="gives the metric kl, which a loss term has of its own"):
         runner.whole(raw, tmp_path / "run")

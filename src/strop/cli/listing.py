@@ -28,7 +28,7 @@ RECIPE_LINES = {
     "try": "Try",
 }
 STATUSES = ("exact", "partial", "abstract")
-ASSIGNMENT = re.compile(r"[\w.]+=")
+ASSIGNMENT = re.compile(r"[\w.]+\s*=")
 Needs = list[str] | None
 
 
@@ -100,7 +100,7 @@ def _file_of(text: str, options: list[str]) -> str:
     given = combined(text, options, {}) if options else None
     method = given.build() if given is not None else notation.recipe(text)
     file: dict[str, Any] = {"recipe": ""}
-    for path in (option.partition("=")[0] for option in options):
+    for path in (option.partition("=")[0].strip() for option in options):
         section, _, name = path.partition(".")
         if path in settings() and path != "recipe":  # of the run, not of the method
             value = getattr(given, section)

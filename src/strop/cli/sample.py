@@ -1,6 +1,8 @@
 """`strop sample`: samples answers of a checkpoint."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -62,15 +64,16 @@ def sample(
             "stop": "",
             "length": f"  (cut off at {subject.services.limits.episode_tokens} tokens)",
         }
-        prompts = [prompt] if prompt is not None else iter(lambda: _ask(console), None)
+        prompts = [prompt] if prompt is not None else _lines(console)
         for text in prompts:
-            for answer, logp, ended in subject.answer(text or "", num_samples, seed):
+            for answer, logp, ended in subject.answer(text, num_samples, seed):
                 note = ends.get(ended, f"  ({ended})")
                 console.print(f"{logp:8.3f}  {answer}{note}", markup=False)
 
 
-def _ask(console: Console) -> str | None:
-    try:
-        return console.input("> " if sys.stdin.isatty() else "")
-    except EOFError:
-        return None
+def _lines(console: Console) -> Iterator[str]:
+    """The lines that are entered, without empty ones."""
+    with suppress(EOFError):
+        while True:
+            if text := console.input("> " if sys.stdin.isatty() else ""):
+                yield text

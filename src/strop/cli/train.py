@@ -77,9 +77,11 @@ Resume = Annotated[
     Path | None,
     typer.Option(
         help="Resume the run in this folder. With it only `training.steps=...`, "
-        "`training.save_every=...`, `training.best=...`, `training.patience=...`, "
-        "`training...._timeout_seconds=...`, "
-        "`evaluation....=...`, `tracking....=...`, `ray....=...`, --ray and --track may be given."
+        "`training.best=...`, `training.patience=...`, `training.save_every=...`, "
+        "`training.keep_checkpoints=...`, `training.keep_rollouts=...`, "
+        "`training.token_budget=...`, `training.num_slots=...`, "
+        "`training...._timeout_seconds=...`, `evaluation....=...`, `tracking....=...`, "
+        "`ray....=...`, --step, --ray, --track, --answers and --quiet may be given."
     ),
 ]
 Step = Annotated[int, typer.Option(help="With --resume: resume from this step's checkpoint.")]

@@ -119,8 +119,7 @@ class Chat:
                 given = json_of(given)
         if not isinstance(given, list) or not self._shows_tools(tokenizer):
             return ()
-        are_tools = all(isinstance(each, dict) and "function" in each for each in given)
-        return tuple(given) if are_tools else ()
+        return tuple(given) if all(map(_is_tool, given)) else ()
 
     def _shows_tools(self, tokenizer: Any) -> bool:
         template = str(getattr(tokenizer, "chat_template", None) or "")
@@ -158,6 +157,11 @@ class Chat:
 
 
 PLAIN = Chat()
+
+
+def _is_tool(given: Any) -> bool:
+    """Whether it describes a tool: a function, alone or inside."""
+    return isinstance(given, dict) and ("function" in given or {"name", "parameters"} <= {*given})
 
 
 def why_not_for_template(tokenizer: Any, name: str, option: str) -> str:

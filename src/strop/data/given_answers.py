@@ -9,11 +9,11 @@ from jinja2 import TemplateError
 from strop.data.encode import NOTHING, ids_of, with_tools
 from strop.data.prompts import Prompt, text_of_parts
 from strop.data.rendering import applied, left_out
+from strop.data.tool_calls import CLOSE_THOUGHT, OPEN_THOUGHT
 from strop.support.errors import UserError
 from strop.support.unknown_characters import check_characters
 
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")  # as templates call them
-OPEN, CLOSED = "<think>", "</think>"
 
 
 def encode_answer(
@@ -115,14 +115,14 @@ def _behind(
     why = "the chat template does not write all of that message after the beginning of an answer"
     _check_plain(message, where, why)
     text = message["content"]
-    if opening.rstrip().endswith(OPEN):
-        if CLOSED not in text:
+    if opening.rstrip().endswith(OPEN_THOUGHT):
+        if CLOSE_THOUGHT not in text:
             raise UserError(
-                f"{where} has no {CLOSED}, and the chat template begins every answer with a "
+                f"{where} has no {CLOSE_THOUGHT}, and the chat template begins every answer with a "
                 "thought: write a thought before the answer, or, where the template reads it, set "
                 "data.chat_template_kwargs={enable_thinking: false}"
             )
-        text = re.sub(rf"\A\s*{OPEN}\s*", "", text)
+        text = re.sub(rf"\A\s*{OPEN_THOUGHT}\s*", "", text)
     return text, _plain_ids(tokenizer, text)
 
 
@@ -138,7 +138,7 @@ def _whole(messages: list[dict[str, Any]], tokenizer: Any, template: Mapping[str
 
 def _texts(message: Mapping[str, Any]) -> list[str]:
     """The texts that a message says, thoughts apart."""
-    content = re.split(rf"{OPEN}|{CLOSED}", message["content"])
+    content = re.split(rf"{OPEN_THOUGHT}|{CLOSE_THOUGHT}", message["content"])
     thoughts = [str(message[name]) for name in THOUGHTS if name in message]
     return [text.strip() for text in (*content, *thoughts)]
 

@@ -27,9 +27,13 @@ MALFORMED = "malformed_structure"
 UNKNOWN_TOOL, WRONG_ARGUMENTS = "unknown_tool", "wrong_arguments"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
+OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
 TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 # A thought; the first may lack its beginning, where the template has opened it before the text.
-THOUGHT = re.compile(r"\A(?:(?!<think>).)*?</think>|<think>.*?(?:</think>|\Z)", re.DOTALL)
+THOUGHT = re.compile(
+    rf"\A(?:(?!{OPEN_THOUGHT}).)*?{CLOSE_THOUGHT}|{OPEN_THOUGHT}.*?(?:{CLOSE_THOUGHT}|\Z)",
+    re.DOTALL,
+)
 FENCE = re.compile(r"\A\s*```(?:json|tool_call)?[ \t]*\n(.*?)(?:\n```\s*\Z|\Z)", re.DOTALL)
 LINE = re.compile(r"^call\b[ \t]*([\w.-]*)[ \t]*", re.MULTILINE)
 FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*)</function>\s*", re.DOTALL)
@@ -112,14 +116,14 @@ def split_thought(text: str, begun: bool = False) -> tuple[str, str]:
     found = THOUGHT.match(text)
     if found is None:
         return (text.rstrip(), "") if begun else ("", text)
-    thought = found[0].removeprefix("<think>").removesuffix("</think>")
+    thought = found[0].removeprefix(OPEN_THOUGHT).removesuffix(CLOSE_THOUGHT)
     return thought.strip(), text[found.end() :].lstrip()
 
 
 def thought_of(text: str) -> str:
     """The model's last finished thought; empty where it finished none."""
-    thought, ended, _ = text.rpartition("</think>")
-    return thought.rpartition("<think>")[2].strip() if ended else ""
+    thought, ended, _ = text.rpartition(CLOSE_THOUGHT)
+    return thought.rpartition(OPEN_THOUGHT)[2].strip() if ended else ""
 
 
 def form_of(template: str) -> str:
@@ -204,8 +208,8 @@ def _properties(name: str, tools: Schemas) -> Mapping[str, Any]:
 
 
 def functions_of(tools: Schemas) -> list[Mapping[str, Any]]:
-    """The functions of the tools that have one; a client may write anything."""
-    found = [tool.get("function") for tool in tools]
+    """The functions of the tools that have one or are one; a client may write anything."""
+    found = [tool.get("function", tool) for tool in tools]
     return [each for each in found if isinstance(each, Mapping)]
 
 

@@ -384,6 +384,9 @@ def _checked(name: str, where: str) -> Any:
         raise UserError(_lacks(name, "reset(seed)"))
     if kind.step is Environment.step and not steps_all(kind):
         raise UserError(_lacks(name, "step(action)"))
+    if inspect.iscoroutinefunction(kind.close):
+        raise UserError(f"environment {name}: close is an async def, which nothing awaits: make it "
+                        "a plain def")  # fmt: skip
     return kind
 
 

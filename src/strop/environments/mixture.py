@@ -5,6 +5,7 @@ alternate, k * seed + number. So each environment plays the same episodes as it 
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -88,14 +89,20 @@ class Mixture(Environment):
         return self.playing
 
     def _began(self, shown: Observation) -> Observation:
-        self.turns, self.acting = [0] * max(len(self.roles), 1), shown.role if self.roles else 0
+        self.turns = Counter[int]()
+        self.acting = self._next(shown)
         return shown
 
+    def _next(self, shown: Observation) -> int:
+        return shown.role if self.roles and isinstance(shown, Observation) else 0
+
     def _limited(self, shown: Observation) -> Observation:
-        """The observation, truncated at the environment's own turn limit."""
+        """The observation, truncated at the environment's own turn limit; anything that is no
+        observation is returned unchanged.
+        """
         self.turns[self.acting] += 1
-        self.acting = shown.role if self.roles else 0
-        is_over = shown.done or shown.truncated
+        self.acting = self._next(shown)
+        is_over = not isinstance(shown, Observation) or shown.done or shown.truncated
         if is_over or self.turns[self.acting] < self.playing.max_turns:
             return shown
         return replace(shown, text="", truncated=True)

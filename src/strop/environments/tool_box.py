@@ -27,7 +27,7 @@ def calculator(expression: str) -> str:
     Args:
         expression: numbers, brackets and + - * /, such as (12+5)*34
     """
-    value = evaluate(re.sub(r"\s+", "", expression))
+    value = evaluate(re.sub(r"\s+", " ", expression))
     if value is None:
         raise ToolError("this is no expression of numbers, brackets and + - * / with a value")
     return str(value)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from strop.data.tool_calls import CLOSE_THOUGHT
 from strop.support.errors import UserError
 
 # Columns that hold the reference of an answer, best first.
@@ -21,7 +22,7 @@ def text_of(completion: Any) -> str:
 
 def behind_thought(completion: str) -> str:
     """What a completion says behind its thought (`</think>`); all of it where nothing follows."""
-    answer = completion.rpartition("</think>")[2]
+    answer = completion.rpartition(CLOSE_THOUGHT)[2]
     return answer if answer.strip() else completion
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from strop.data.tool_calls import (
     IN_TAGS,
+    OPEN_THOUGHT,
     TAGGED,
     THOUGHT,
     ParsedCall,
@@ -240,7 +241,7 @@ def _read(wanted: Wanted, answer: ModelAnswer, tokenizer: Any, number: int, form
     text, thoughts = _text(wanted, answer, tokenizer), ""
     if wanted.thoughts:
         before = tokenizer.decode(list(call.prompt_ids[-END:]))
-        thoughts, text = split_thought(text, begun=before.rstrip().endswith("<think>"))
+        thoughts, text = split_thought(text, begun=before.rstrip().endswith(OPEN_THOUGHT))
     calls: list[dict[str, Any]] = []
     if wanted.tools:
         text, calls = read_tool_calls(text, f"call_{call.id}_{number}", form, call.tools)

@@ -73,6 +73,8 @@ def _messages(given: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
                 yield {"role": role, "content": texts_of(said, where)}
                 said = []
             result = texts_of(block.get("content") or "", f"{where}.content")
+            if block.get("is_error") is True:  # templates have no field for it
+                result = f"error: {result}"
             yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result}
         elif block.get("type") == "tool_use" and role == "assistant":
             function = {

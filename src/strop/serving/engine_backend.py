@@ -21,7 +21,7 @@ from strop.serving.protocol import Busy, ModelAnswer, ModelCall, Refused
 
 T = TypeVar("T")
 COUNTED = 2**62  # seeds of calls without one start here, away from clients' seeds
-NEXT = 1000003  # between the seeds of a call's first answer and of the others
+NEXT = 1000003  # between the seeds of a call's answers: far from those of other calls
 
 
 class EngineBackend:
@@ -165,11 +165,10 @@ class EngineBackend:
         return [replace(request, seed=each) for each in self._seeds_of(call)]
 
     def _seeds_of(self, call: ModelCall) -> list[int]:
-        """The seed of each answer; the first answer has the call's own seed."""
+        """The seed of each answer; the first one has the call's own."""
         if call.seed is None:
             return list(itertools.islice(self._seeds, call.num))
-        others = (call.seed * NEXT + number for number in range(1, call.num))
-        return [call.seed, *others]
+        return [call.seed + NEXT * number for number in range(call.num)]
 
     def _submit(self, work: Any) -> concurrent.futures.Future[Any]:
         """Run a coroutine between two steps of the engine; its future ends in any case."""

@@ -56,6 +56,8 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
             found.append(message)
         elif kind == "reasoning":
             if text := _thoughts(item, where):
+                before = [found.pop()["reasoning_content"]] if _only_thinks(found) else []
+                text = "\n".join([*before, text])
                 found.append({"role": "assistant", "content": None, "reasoning_content": text})
         elif kind == "function_call":
             if not found or found[-1]["role"] != "assistant":

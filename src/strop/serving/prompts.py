@@ -10,7 +10,7 @@ from strop.data.chat import Chat, why_not_for_template
 from strop.data.encode import encode_prompt
 from strop.data.given_answers import THOUGHTS
 from strop.data.prompts import Prompt
-from strop.data.tool_calls import form_of
+from strop.data.tool_calls import CLOSE_THOUGHT, OPEN_THOUGHT, form_of
 from strop.serving.fields import refuse, texts_of
 from strop.support.errors import UserError
 
@@ -108,7 +108,7 @@ def _message(given: Mapping[str, Any], place: int, thought: str) -> dict[str, An
     said = given.get("content")
     content = "" if said is None and (calls or thoughts) else texts_of(said, f"{where}.content")
     if thoughts and not thought:
-        content = f"<think>\n{thoughts}\n</think>\n\n{content}"
+        content = f"{OPEN_THOUGHT}\n{thoughts}\n{CLOSE_THOUGHT}\n\n{content}"
     ours = {"tool_calls", "content", *THOUGHTS}
     message = {name: v for name, v in given.items() if v is not None and name not in ours}
     message["content"] = content

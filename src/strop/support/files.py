@@ -11,9 +11,11 @@ from strop.support.errors import UserError, check_value
 
 
 def text_of(path: Path, what: str) -> str:
-    """The text of a file; `what` is its name in messages. Raises UserError."""
+    """The text of a file, after a byte order mark; `what` is its name in messages. Raises
+    UserError.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {what} {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

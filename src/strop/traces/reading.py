@@ -174,12 +174,18 @@ def _openenv(row: Row) -> dict[str, Any]:
     """Read a row whose mask covers prompt and completion."""
 
     def make(turn: Row) -> TurnRecord:
-        prompt, mask = turn["prompt_token_ids"], turn.get("loss_mask") or ()
+        prompt, output = turn["prompt_token_ids"], turn["completion_token_ids"]
+        mask = turn.get("loss_mask") or ()
         if any(mask[: len(prompt)]):
             raise UserError(f"the loss_mask of {turn.get('node_id')} has tokens of the prompt")
+        if mask and len(mask) != len(prompt) + len(output):
+            raise UserError(
+                f"the loss_mask of {turn.get('node_id')} is of {len(mask)} tokens, prompt and "
+                f"completion have {len(prompt) + len(output)}"
+            )
         return _call(
-            prompt, turn["completion_token_ids"], turn.get("per_token_logps"),
-            mask[len(prompt) :], ended=_ended(_first_choice(turn.get("response") or {})),
+            prompt, output, turn.get("per_token_logps"), mask[len(prompt) :],
+            ended=_ended(_first_choice(turn.get("response") or {})),
         )  # fmt: skip
 
     version = row.get("schema_version", 1)

@@ -130,16 +130,17 @@ def _naming_first_part(again: Chains, algorithm: Algorithm, batch: Batch) -> Ite
 def _metrics_of(
     batch: Batch, algorithm: Algorithm, metrics_by: Mapping[str, Use], learned: Mapping[str, float]
 ) -> dict[str, float]:
-    """The step's own metrics and those of loss terms. Raises UserError where a part gives a metric
-    the name of one of the step's own.
+    """The step's own metrics and those of loss terms. Raises UserError where another one has the
+    name of one of them.
     """
     own = step_metrics(batch, learning_rollouts(algorithm, batch))
-    for name in own:
-        if name in metrics_by or name in learned:
+    for name in (*own, *learned):
+        if name in metrics_by or (name in own and name in learned):
             use = metrics_by.get(name)
             who = "a part of a loss term" if use is None else f"part {use.label}"
+            has = "every step has" if name in own else "a loss term has"
             raise UserError(
-                f"{who} gives the metric {name}, which every step has of its own: give it a name "
+                f"{who} gives the metric {name}, which {has} of its own: give it a name "
                 "of yours, such as mine/mean"
             )
     return {**own, **learned}

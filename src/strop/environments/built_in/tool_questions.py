@@ -62,29 +62,30 @@ class ToolQuestions(ToolEnvironment):
         ends_at: Sequence[str] = (),
         heldout: str = "",
     ) -> None:
-        searched, most = (" with the kind search", NUM_NAMES) if "search" in kinds else ("", 10**6)
+        self.kinds = _names("kinds", kinds, KINDS)
+        tools = _names("tools", tools, TOOLS)
+        self.ends_at = _names("ends_at", ends_at, STATUSES)
+        searched, most = (
+            (" with the kind search", NUM_NAMES) if "search" in self.kinds else ("", 10**6)
+        )
         check_number(f"tool_questions: size{searched}", size, 5, most)
         counts = {"max_turns": max_turns, "max_tokens": max_tokens, "max_calls": max_calls,
                   "most_characters": most_characters}  # fmt: skip
         for name, value in counts.items():
             check_number(f"tool_questions: {name}", value, 1)
         check_number("tool_questions: call_seconds", call_seconds, 0.001, whole=False)
-        _check_names("kinds", kinds, KINDS)
-        _check_names("tools", tools, TOOLS)
-        _check_names("ends_at", ends_at, STATUSES)
         for pair in ({"database": database, "corpus": corpus},
                      {"validation": validation, "heldout": heldout}):  # fmt: skip
             if not questions and any(pair.values()):
                 raise UserError(f"tool_questions: {' and '.join(pair)} go with questions=FILE")
         self.files = RowFiles("tool_questions", "the questions", _row, questions, validation,
                               heldout) if questions else None  # fmt: skip
-        self.kinds, self.size = tuple(kinds), size
+        self.size = size
         self.max_turns, self.max_tokens, self.max_calls = max_turns, max_tokens, max_calls
         self.call_seconds, self.most_characters = float(call_seconds), most_characters
-        self.ends_at = tuple(ends_at)
         self.asked = Question("", "", "")
         self.server = McpTools(mcp, mcp_env) if mcp else None
-        generated = () if questions else tuple(TOOL_OF_KIND[kind] for kind in kinds)
+        generated = () if questions else tuple(TOOL_OF_KIND[kind] for kind in self.kinds)
         self.names = tuple(dict.fromkeys((*generated, *tools)))
         if questions and not self.names and self.server is None:
             raise UserError(
@@ -156,15 +157,18 @@ class ToolQuestions(ToolEnvironment):
         return self.corpus
 
 
-def _check_names(option: str, given: Sequence[str], known: Sequence[str]) -> None:
-    for name in given:
+def _names(option: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The names of an option, which may be one without a list. Raises UserError."""
+    found = (given,) if isinstance(given, str) else tuple(given)
+    for name in found:
         if name not in known:
             raise UserError(
                 f"tool_questions: {option} has {name!r}{did_you_mean(str(name), known)}; there are "
                 f"{', '.join(known)}"
             )
-    if option == "kinds" and not given:
+    if option == "kinds" and not found:
         raise UserError(f"tool_questions: kinds needs one of {', '.join(known)}")
+    return found
 
 
 @cache

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strop.data.encode import ids_of
-from strop.data.given_answers import CLOSED, answer_text, encode_answer
+from strop.data.given_answers import answer_text, encode_answer
 from strop.data.prompts import Prompt
+from strop.data.tool_calls import CLOSE_THOUGHT
 
 BY_CHARACTERS = ("BPE", "Unigram")  # tokenizers that can write a word if they know its characters
 MOST_A_BYTE = 11  # tokens that a byte of UTF-8 can become under Unicode's normal forms
@@ -93,7 +94,7 @@ class Bounds:
         most = self.text(text)
         if most is None or isinstance(prompt.prompt, str) or prompt.ids:
             return None if most is None else most + 1
-        roles = (*(message["role"] for message in prompt.prompt), str(CLOSED in text))
+        roles = (*(message["role"] for message in prompt.prompt), str(CLOSE_THOUGHT in text))
         if roles not in self._answers:
             self._look_at(prompt, column, text, roles)
             return None
@@ -108,7 +109,8 @@ class Bounds:
         if not (known := text.strip()[:1]):
             return
         shown = self.tokenizer.decode(encode_answer(prompt, column, self.tokenizer, self.template))
-        bare = replace(prompt, columns={column: known + (CLOSED + known) * (CLOSED in text)})
+        written = known + (CLOSE_THOUGHT + known) * (CLOSE_THOUGHT in text)
+        bare = replace(prompt, columns={column: written})
         frame = len(encode_answer(bare, column, self.tokenizer, self.template))
         self._answers[roles] = frame, shown.count(text.strip()) or REPEATS
 

@@ -33,8 +33,7 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
     known, unknown = settings(), list[str]()
     result = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
     for assignment in assignments:
-        pair = assignment.split("=", 1) if isinstance(assignment, str) else assignment
-        path, given = pair[0].strip(), pair[1] if len(pair) > 1 else ""
+        path, given = _parted(assignment)
         head, _, rest = path.partition(".")
         if head == "phases" and rest:
             _set_in_phase(result, rest, _text(given))
@@ -43,7 +42,7 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
         if path not in known and reading.is_stage(stage):
             _set_stage(result, stage, _text(given), raw)
             continue
-        value = _read(path, given.strip()) if isinstance(given, str) else given
+        value = _read(path, given) if isinstance(given, str) else given
         if path in known and rest:
             result.setdefault(head, {})[rest] = value
         elif path in known:
@@ -61,6 +60,14 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
     if unknown:
         raise several(unknown)
     return result
+
+
+def _parted(assignment: str | tuple[str, Any]) -> tuple[str, Any]:
+    """Path and value; blanks around the value count only where it is given by itself."""
+    if not isinstance(assignment, str):
+        return assignment
+    path, _, given = assignment.partition("=")
+    return path.strip(), given.strip()
 
 
 def _text(given: object) -> str:

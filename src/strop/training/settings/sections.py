@@ -6,6 +6,7 @@ import typing
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 
 from strop.data.chat import Chat, read_tools
@@ -173,6 +174,18 @@ class DataSettings(Section):
         default=2, ge=0, le=MOST,
         description="retries of a call of an environment after a transient failure",
     )  # fmt: skip
+
+    @field_validator("chat_template_kwargs", "task_config")
+    @classmethod
+    def _can_be_saved(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Refuse values that config.toml cannot hold, with which a resumed run would differ."""
+        try:
+            tomli_w.dumps(given)
+        except TypeError as error:
+            raise ValueError(
+                f"config.toml, from which a run resumes, cannot hold it: {error}"
+            ) from error
+        return given
 
     @field_validator("task", mode="before")
     @classmethod
