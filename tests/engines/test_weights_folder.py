@@ -70,9 +70,9 @@ def test_what_a_killed_process_left_is_deleted_by_the_next_one(tmp_path):
     assert not ours.path.exists()
 
 
-def adapted(folder, **options):
+def adapted(folder, dtype=torch.float32, **options):
     """A random model in a folder with a random adapter of PEFT's."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of embeddings that the head shares
         torch.manual_seed(0)
@@ -105,6 +105,16 @@ def test_an_adapter_of_another_kind_is_not_handed_over(tmp_path):
             if "pattern" not in f"{options}":
                 with pytest.raises(UserError, match=f"adapter {what}, which this engine cannot"):
                     merged(model)
+
+
+def test_weights_with_an_adapter_merged_in_take_no_more_room_than_those_without(tmp_path):
+    """PEFT's adapters are float32; the folder has room for the model's own precision."""
+    model = adapted(save_model(tmp_path / "base"), torch.bfloat16).get_base_model()
+    found, base = merged(model), merged(model, base=True)
+    assert {name: each.dtype for name, each in found.items()} == dict.fromkeys(base, torch.bfloat16)
+    layer = model.model.layers[0].self_attn.q_proj
+    wide = layer.base_layer.weight.float() + layer.get_delta_weight("default")
+    assert torch.equal(found["model.layers.0.self_attn.q_proj.weight"], wide.bfloat16())
 
 
 def test_an_adapter_that_no_plain_model_equals_is_not_merged(tmp_path):

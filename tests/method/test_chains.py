@@ -1,8 +1,10 @@
 """How a chain of parts runs: state by path, draws by label, narrowed masks, metrics."""
 
+import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from builders import flat_batch
@@ -129,8 +131,9 @@ class Sloppy:
     def __call__(self, advantage_B: Tensor) -> Result:
         if self.mistake == "in place":
             advantage_B += 1.0
-        measured: Any = advantage_B.mean() if self.mistake == "tensor" else 1.0
-        return Result(advantage_B * 2.0, metrics={"own/mean": measured})
+        measured: Any = advantage_B.mean() if self.mistake == "tensor" else np.float32(0.5)
+        metrics = {"own/mean": measured, "own/count": np.int64(3)}
+        return Result(advantage_B * 2.0, metrics=metrics)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +145,9 @@ class Sloppy:
 )
 def test_a_part_that_changes_its_input_or_gives_no_number_is_named(mistake: str, words: str):
     batch = flat_batch((1, 1), advantage_B=[1.0, 2.0])
-    assert chains().write("advantage", [Use(Sloppy())], batch)["advantage_B"].tolist() == [2.0, 4.0]
+    run = chains()
+    assert run.write("advantage", [Use(Sloppy())], batch)["advantage_B"].tolist() == [2.0, 4.0]
+    assert json.dumps(run.metrics) == '{"own/mean": 0.5, "own/count": 3}', "NumPy's are numbers"
     with pytest.raises(UserError, match=words):
         chains().write("advantage", [Use(Sloppy(mistake))], batch)
 

@@ -15,6 +15,7 @@ PARTS = """
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from strop.method.part import Curated, Draw, Result
@@ -36,7 +37,9 @@ class SayWhy:
     kind: ClassVar[str] = "sampling"
 
     def __call__(self, draws: tuple[Draw, ...]):
-        return tuple(draw.because("drawn first").because("or not") for draw in draws)
+        said = [draw.because("drawn first").because("or not") for draw in draws]
+        return tuple(draw._replace(uid=np.int64(draw.uid), probability=np.float32(0.25))
+                     for draw in said)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def test_what_is_asked_for_a_group_keeps_what_was_said_of_it(tmp_path):
     said = [row["draw/why"] for row in rows]
     assert said.count("drawn first; or not") == 8
     assert said.count("drawn first; or not; two more") == 2
+    chances = {row["draw/sample_probability"] for row in rows if row["draw/why"] == said[0]}
+    assert chances == {0.25}, "NumPy's number is written as any other"
     by_uid = {}
     for row in rows:
         by_uid.setdefault(row["uid"], set()).add(row["draw/past_answers"])

@@ -25,6 +25,7 @@ from strop.training.playing import open_environment_workers
 from strop.training.settings import config
 
 OWN = '''
+import numpy as np
 from strop.environments.base import Environment, Observation
 
 
@@ -45,7 +46,9 @@ class Digits(Environment):
         if self.forbidden and self.forbidden in action:
             raise ValueError(f"cannot read {action}")
         found = sum(c.isdigit() for c in action)
-        return Observation(f"={self.turns}:", found / 2, self.turns == 3, valid=found > 0)
+        share = np.float32(found / 2)
+        return Observation(f"={self.turns}:", share, self.turns == 3, valid=np.bool_(found > 0),
+                           measures={"share": share, "found": found > 0})
 '''
 SMALL = {"sampling.num_prompts": 2, "sampling.num_rollouts": 4}
 TRAINING = {"steps": 3, "lr": 1e-3, "save_every": 1, "rollouts_every": 1, "token_budget": 256}
@@ -165,6 +168,8 @@ def test_rewards_metrics_and_table_of_a_run(max_staleness, file, runner, tmp_pat
         assert "".join(t["action"] for t in told) == row["completion"]
         assert told[0]["observation"] == row["prompt"]
         assert told[1]["observation"] == "=1:"
+        for turn in told:
+            assert turn["measures"] == {"share": turn["reward"], "found": turn["valid"]}
     last = lines[-1]
     assert last["episode/turns_mean"] == 3
     assert last["episode/done_fraction"] == 1

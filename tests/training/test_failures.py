@@ -202,6 +202,46 @@ def test_the_part_that_first_gives_no_number_is_named(strop, lab, tmp_path):
         assert "has no finished step: it stopped: step 1: " in result.err
 
 
+COUNTS = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from strop.method.part import Result
+
+
+@dataclass(frozen=True)
+class Count:
+    kind: ClassVar[str] = "advantage/baseline"
+    odd_from: int = 1
+
+    def init(self) -> int:
+        return 0
+
+    def __call__(self, advantage_B: Tensor, state: int) -> Result:
+        kind = np.int64 if state + 1 >= self.odd_from else int
+        return Result(advantage_B * 1.0, kind(state + 1))
+"""
+
+
+def test_a_state_that_no_checkpoint_could_be_read_with_is_refused(runner, lab, tmp_path):
+    """Early, before many steps without a checkpoint; and each checkpoint that is written is one."""
+    (tmp_path / "counts.py").write_text(COUNTS)
+    own = f'subtract_group_mean | "{tmp_path}/counts.py:Count"(odd_from={{}}) | spread_evenly'
+    words = r"the state of advantage\.count has a numpy\.int64, which cannot be kept in a"
+    for odd_from, saved in ((1, []), (3, ["step-000002"])):
+        stages = {"advantage": own.format(odd_from)}
+        folder = tmp_path / f"run-{odd_from}"
+        run = runner.start(lab.raw(stages=stages, training={"steps": 5, "save_every": 2}), folder)
+        with pytest.raises(UserError, match=words):
+            runner.go(run)
+        assert [path.name for path in checkpoint.complete(folder / "checkpoints")] == saved
+    assert run.done == 2
+    assert runner.resume(folder).done == 2
+
+
 SAYS = """
 from dataclasses import dataclass
 from typing import ClassVar

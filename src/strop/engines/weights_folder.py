@@ -138,7 +138,8 @@ def merged(model: nn.Module, base: bool = False) -> dict[str, Tensor]:
         own |= {f"{name}.{key.removeprefix(plain)}": value for key, value in found.items()
                 if key.startswith(plain)}  # fmt: skip
         for adapter in () if several else module.active_adapters:
-            own[f"{name}.weight"] = own[f"{name}.weight"] + module.get_delta_weight(adapter)
+            weight = own[f"{name}.weight"]  # its precision is kept: PEFT's adapters are float32
+            own[f"{name}.weight"] = (weight + module.get_delta_weight(adapter)).to(weight.dtype)
     return own
 
 

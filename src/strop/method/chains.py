@@ -6,7 +6,7 @@ The step, the collector, the updates and the padded calls all run their parts th
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -109,7 +109,7 @@ class Chains:
         )
         if outcome.state is not None:
             self.state[path] = outcome.state
-        self.metrics.update(_numbers(use, outcome.metrics))
+        self.metrics.update(plain_numbers(f"part {use.label}", outcome.metrics))
         for name in outcome.metrics:
             other = self.metrics_by.setdefault(name, use)
             if type(other.part) is not type(use.part):
@@ -197,15 +197,21 @@ def _names(use: Use) -> set[str]:
     return {parameter.name for parameter in parts.parameters(use.part)}
 
 
-def _numbers(use: Use, metrics: Mapping[str, Any]) -> Mapping[str, float]:
-    """The metrics of a part. Raises UserError for one that is no number."""
+def plain_numbers(who: str, metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a part or a strategy as Python's own numbers, which all files can hold.
+
+    Raises UserError, which begins with `who`, for one that is no number.
+    """
     for name, value in metrics.items():
         if not isinstance(value, Real):
             raise UserError(
-                f"part {use.label} gives the metric {name} as {type(value).__name__}: give a "
-                "number, such as float(value)"
+                f"{who} gives the metric {name} as {type(value).__name__}: give a number, such as "
+                "float(value)"
             )
-    return metrics
+    return {
+        name: int(value) if isinstance(value, Integral) else float(value)
+        for name, value in metrics.items()
+    }
 
 
 def learnable(batch: Batch) -> Batch:

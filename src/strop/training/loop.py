@@ -493,6 +493,8 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
     stepped.metrics.update(conflict.metrics() if conflict is not None else {})
     stepped.metrics |= source_metrics(stepped.batch, run.world.services.task.origins)
     stepped.metrics |= roles.after_step(run.config, run.world, run.loaded, step, stepped.state)
+    if step == max(run.saved, 0) + 1:  # early: the next checkpoint may be many steps away
+        checkpoint.check_state(stepped.state)
     run.done, run.state = step, stepped.state
     run.world.services.stores.sweep(files_in(run.state), run.done)
     return stepped

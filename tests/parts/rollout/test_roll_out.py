@@ -2,9 +2,11 @@
 
 import asyncio
 import itertools
+import json
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 from builders import answers
@@ -323,6 +325,21 @@ def test_a_strategy_tells_its_own_count_of_tokens_and_other_metrics():
 
     found = roll_out(strategy(), engine)
     assert (found.state, found.num_discarded, found.metrics) == ("state", 7, {"own": 1.5})
+
+
+def test_a_strategys_metrics_are_numbers_of_pythons_own():
+    """Whole ones are counts, which curation rounds add up; a tensor could not be written down."""
+
+    engine = cycle()
+
+    async def strategy(own):
+        batch, _ = await collect(engine, [Request((0,), 2)])
+        return batch, None, {"share": np.float32(0.5), **own}
+
+    found = roll_out(strategy({"count": np.int64(3)}), engine).metrics
+    assert json.dumps(found) == '{"share": 0.5, "count": 3}'
+    with pytest.raises(UserError, match="the strategy gives the metric own as Tensor: give a"):
+        roll_out(strategy({"own": torch.tensor(1.0)}), engine)
 
 
 def test_a_strategy_that_returns_no_pair_is_named():

@@ -120,8 +120,11 @@ class Seat:
         self.turn_log[-1] |= {"action": action, "reward": 0.0, "valid": turn.valid}
         if observation.answers:
             self.turn_log[-1]["calls"] = [each.record for each in observation.answers]
-        if observation.measures:
-            self.turn_log[-1]["measures"] = dict(observation.measures)
+        if measures := observation.measures.items():  # those of NumPy as Python's, for the files
+            self.turn_log[-1]["measures"] = {
+                name: number if isinstance(number, int | float) else float(number)
+                for name, number in measures
+            }
 
     def earn(self, reward: float) -> None:
         """Add a reward to the last turn."""

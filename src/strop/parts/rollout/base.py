@@ -21,6 +21,7 @@ from strop.batch.kept import kept_columns
 from strop.engines.asynchronous import LOOK_SECONDS, EngineLoop, asynchronous, on, run
 from strop.engines.base import Account, Answer, Ends, Engine, Event, Request
 from strop.engines.rules import MinP, TopK, TopP
+from strop.method.chains import plain_numbers
 from strop.method.part import Draw, require, require_one_of
 from strop.method.services import ALONE, Player, Sampling, Services, Texts
 from strop.support.errors import UserError
@@ -439,7 +440,8 @@ def _rolled_out(returned: Any, account: Account) -> RolledOut:
             f"the strategy returned {type(returned).__name__}; it returns its batch and its state, "
             "which is None where it keeps none"
         )
-    batch, state, metrics = (*returned, {})[:3]
+    batch, state, given = (*returned, {})[:3]
+    metrics = plain_numbers("the strategy", given)
     drawn = account.num_drawn - int(metrics.get(OF_OTHERS, 0))
     discarded = int(metrics.get(TOKENS_DISCARDED, max(drawn - _drawn_in(batch), 0)))
     logged = {name: value for name, value in metrics.items() if name != TOKENS_DISCARDED}

@@ -121,7 +121,7 @@ class Collector:
                 f"of one of the {len(self.world.pool)} prompts that it is handed"
             )
         numbered = []
-        for draw in draws:
+        for draw in map(_plain, draws):
             numbered.append(draw._replace(draw=self.drawn.get(draw.uid, 0)))
             self.drawn[draw.uid] = numbered[-1].draw + 1
         return tuple(numbered)
@@ -228,6 +228,12 @@ class Collector:
             batch = kept if outcome.add is None else kept.join(outcome.add)
         self.chains.metrics.update(counts)
         return batch, ()
+
+
+def _plain(draw: Draw) -> Draw:
+    """The draw with Python's own numbers, which checkpoints and tables can hold."""
+    chance = None if draw.probability is None else float(draw.probability)
+    return draw._replace(uid=int(draw.uid), num_rollouts=int(draw.num_rollouts), probability=chance)
 
 
 def pooled(rolled: Sequence[RolledOut]) -> dict[str, float]:

@@ -22,8 +22,10 @@ import os
 import re
 import shutil
 import zlib
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +43,7 @@ from strop.training.parallel import shard_files, shards
 from strop.training.parallel.ranks import ALONE, Ranks
 
 SUMS = "files.json"
+PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 ROOM = 2**20  # bytes for tokenizer, settings and folders beside the tensors
 
 
@@ -64,7 +67,10 @@ def save(
     copies of the weights that differ from the initial model, by name. stored: the files of stores
     that the state refers to. ranks: the processes of the run, all of which call this; the first
     writes everything, gathered from the shards. sharded: each process writes its own shards.
+
+    Also raises UserError, as `check_state`.
     """
+    check_state(state)
     place = folder / f"step-{step:06d}"
     unfinished = folder / f".step-{step:06d}"
     trained = {
@@ -102,6 +108,31 @@ def save(
         if ranks.first:
             shutil.rmtree(unfinished, ignore_errors=True)
     return place
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Raise UserError for the state of a part that could be written, but not read again: nothing is
+    read that names code of its own.
+    """
+    for path, own in state.items():
+        if (kind := _unreadable(own)) is not None:
+            raise UserError(
+                f"the state of {path} has a {kind.__module__}.{kind.__qualname__}, which cannot be "
+                "kept in a checkpoint: take Python's own numbers, texts, lists, tuples, sets and "
+                "dicts, and torch's tensors"
+            )
+
+
+def _unreadable(value: object) -> type | None:
+    """The type of the first thing in a value that `read` refuses; None where there is none."""
+    kind = type(value)
+    if kind in (dict, OrderedDict, Counter):
+        inner = chain.from_iterable(value.items())  # type: ignore[attr-defined]
+    elif kind in (list, tuple, set):
+        inner = value  # type: ignore[assignment]
+    else:
+        return None if kind in PLAIN or isinstance(value, torch.Tensor) else kind
+    return next(filter(None, map(_unreadable, inner)), None)
 
 
 def _contents(
