@@ -65,7 +65,7 @@ def encode_reworded(
     content = prompt.prompt
     if isinstance(content, str):
         return ids_of(replace(prompt, prompt=filled(content)), tokenizer, template)
-    last = {**content[-1], "content": filled(str(content[-1]["content"]))}
+    last = {**content[-1], "content": filled(content[-1]["content"] or "")}
     return ids_of(replace(prompt, prompt=[*content[:-1], last]), tokenizer, template)
 
 
