@@ -275,6 +275,22 @@ def first(key_N: Tensor, num: int) -> Tensor:
     return result.scatter_reduce(0, key_N, row_N, "amin")
 
 
+def begins(key_N: Tensor) -> Tensor:
+    """Whether a row [N] bool has another key than the row before it, as the first row has."""
+    return key_N.diff(prepend=key_N[:1] - 1) != 0
+
+
+def ends(key_N: Tensor) -> Tensor:
+    """Whether a row [N] bool has another key than the row after it, as the last row has."""
+    return key_N.diff(append=key_N[-1:] + 1) != 0
+
+
+def is_last(key_N: Tensor, num: int, where_N: Tensor) -> Tensor:
+    """Whether a row [N] bool is the last one of its key where `where_N` is true."""
+    row_N = torch.arange(key_N.shape[0], device=key_N.device)
+    return where_N & (at(extreme(row_N, key_N, num, where_N), key_N) == row_N)
+
+
 def order_within(key_N: Tensor, num: int) -> Tensor:
     """Position [N] of every row among the rows of its key, in row order, from 0."""
     runs = grouping.runs_of(key_N)
