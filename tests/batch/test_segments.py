@@ -53,6 +53,7 @@ def test_one_number_per_key(data):
     assert segments.std(*args, ddof=0).tolist() == per_key(statistics.pstdev, rows)
     assert segments.extreme(*args).tolist() == per_key(max, rows)
     assert segments.extreme(*args, largest=False).tolist() == per_key(min, rows)
+    assert segments.differ(*args).tolist() == [len(set(m)) > 1 for m in rows]
     assert segments.lower_median(*args).tolist() == per_key(statistics.median_low, rows)
 
 

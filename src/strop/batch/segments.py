@@ -155,6 +155,12 @@ def extreme(
     return found if where_N is None else torch.where(count(key_N, num, where_N) > 0, found, 0)
 
 
+def differ(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor) -> Tensor:
+    """Whether members of a key differ; false for a key without members."""
+    low, high = (extreme(values_N, key_N, num, where_N, largest) for largest in (False, True))
+    return high > low
+
+
 def _bound(
     values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None, largest: bool
 ) -> Tensor:
