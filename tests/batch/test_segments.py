@@ -1,5 +1,6 @@
 """Grouped statistics against slow loops."""
 
+import itertools
 import math
 import statistics
 
@@ -52,6 +53,7 @@ def test_one_number_per_key(data):
     assert segments.std(*args, ddof=0).tolist() == per_key(statistics.pstdev, rows)
     assert segments.extreme(*args).tolist() == per_key(max, rows)
     assert segments.extreme(*args, largest=False).tolist() == per_key(min, rows)
+    assert segments.differ(*args).tolist() == [len(set(m)) > 1 for m in rows]
     assert segments.lower_median(*args).tolist() == per_key(statistics.median_low, rows)
 
 
@@ -97,9 +99,22 @@ def test_rows_first_and_order(data):
         assert [order[row] for row in own] == list(range(len(own)))
         assert first[key] == (own[0] if own else keys.shape[0])
     lying = keys.sort().values
+    runs = [list(run) for _, run in itertools.groupby(range(len(keys)), lying.tolist().__getitem__)]
+    assert segments.begins(lying).nonzero().squeeze(1).tolist() == [run[0] for run in runs]
+    assert segments.ends(lying).nonzero().squeeze(1).tolist() == [run[-1] for run in runs]
     wanted = torch.tensor([2, 0])
     expected = [r for key in (2, 0) for r, k in enumerate(lying.tolist()) if k == key]
     assert segments.rows_of(lying, wanted, NUM).tolist() == expected
+
+
+@given(grouped())
+def test_last_members(data):
+    _, keys, where = data
+    wanted = {
+        k: row for row, (k, w) in enumerate(zip(keys.tolist(), where.tolist(), strict=True)) if w
+    }
+    found = segments.is_last(keys, NUM, where).nonzero().squeeze(1).tolist()
+    assert found == sorted(wanted.values())
 
 
 @given(grouped(), st.sampled_from([0.0, 0.2, 0.5, 0.7, 1.0]))

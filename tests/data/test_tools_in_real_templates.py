@@ -6,10 +6,10 @@ import pytest
 from scripted_model import scripted_tokenizer
 
 from strop.data.chat import Chat
+from strop.data.observation_tokens import observation_ids
 from strop.data.tool_calls import read_action
 from strop.environments.tool_box import calculator
 from strop.environments.tools import tool_of
-from strop.parts.rollout._observation_tokens import observation_ids
 from strop.support.errors import UserError
 
 TEMPLATES = files("trl") / "chat_templates"

@@ -7,9 +7,15 @@ import torch
 from models import Lab, without_times
 from runs import Runner
 
-from strop.parts.sampling._frames import features, in_order
-from strop.parts.sampling._progress import look_ahead, stage_progress, top_share
-from strop.parts.sampling._progress_estimator import fit, pairs
+from strop.parts.sampling._progress import (
+    features,
+    fit,
+    in_order,
+    look_ahead,
+    pairs,
+    stage_progress,
+    top_share,
+)
 from strop.parts.sampling.label_by_progress import LabelByProgress
 from strop.recipes.chi0_stage_advantage import chi0_stage_advantage
 from strop.recipes.sft import sft
@@ -71,7 +77,7 @@ def test_labels_are_those_of_the_true_progress(relative):
     found, rmse = part.label(feature_NF, episode_N, stage_N, generator())
     assert rmse < 0.05
     progress_N = stage_progress(stage_N, episode_N, 2)
-    advantage_N = look_ahead(episode_N, 4, value_N=progress_N)
+    advantage_N = look_ahead(episode_N, 4, lambda a, b: progress_N[b] - progress_N[a])
     wanted = top_share(advantage_N, 50, stage_N)
     assert float((found == wanted.long()).double().mean()) > 0.85
     for stage in (0, 1):  # a half of each stage's own turns

@@ -11,7 +11,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from strop.parts.advantage.credit.choose_surprising_turns import ChooseSurprisingTurns
 from strop.parts.curation.hold_out_rollouts import HoldOutRollouts
-from strop.parts.loss.average.average_over_turns import AverageOverTurns
 from strop.parts.loss.value.classify_success import ClassifySuccess
 from strop.parts.plan.update_critic_first import UpdateCriticFirst
 from strop.parts.probe.read_turn_value import ReadTurnValue
@@ -221,13 +220,6 @@ def test_loss_is_the_mean_log_likelihood_of_the_chosen_turns():
     turns = torch.unique(batch["turn_T"][learning_T])
     policy = dataclasses.replace(algorithm, terms=algorithm.terms[:1])
     assert_same_push(policy, batch, lambda logp_T: -logp_T[learning_T].sum() / len(turns))
-
-
-def test_turns_are_averaged_and_their_tokens_added():
-    batch = flat_batch((3, 1, 2))
-    assert run(AverageOverTurns(), batch).value.tolist() == pytest.approx([1 / 3] * 6)
-    batch = batch.set(denominator_T=torch.tensor([True, False, True, False, True, True]))
-    assert run(AverageOverTurns(), batch).value.tolist() == [0.5, 0, 0.5, 0, 0.5, 0.5]
 
 
 def test_every_epoch_is_of_all_that_is_stored():

@@ -9,9 +9,9 @@ from fakes.services import rolled_out
 from models import tokenizer
 from runs import world_of
 
+from strop.data.observation_tokens import observation_ids
 from strop.environments.base import EnvironmentSource
 from strop.method.part import Draw
-from strop.parts.rollout._observation_tokens import observation_ids
 from strop.training.learner.step_models import refresh
 
 CHAT = (

@@ -538,7 +538,6 @@ class Options(TypedDict, total=False):
     selection_measure: str
     selection_method: str
     selection_most: Whole
-    selection_multiple: Whole
     selection_normaliser: str
     selection_origins: Any
     selection_others: bool
@@ -555,6 +554,7 @@ class Options(TypedDict, total=False):
     selection_threshold: Number
     selection_veto: Number
     selection_width: Number
+    terms_added: bool
     terms_adv_beta: Number
     terms_alpha: Number
     terms_anchor: Any
@@ -668,6 +668,7 @@ class Options(TypedDict, total=False):
     control_standardise: bool
     control_start: Number
     control_target: Any
+    loss_added: bool
     loss_adv_beta: Number
     loss_alpha: Number
     loss_anchor: Any

@@ -22,6 +22,8 @@ from torch import Tensor
 from strop.batch.batch import level_of
 from strop.support.errors import UserError
 
+POLICY, ENVIRONMENT, DEMONSTRATION, HINT, REPLAY = range(5)  # origin_T: who wrote a token
+
 DTYPES = ("float", "int", "bool")
 RANGES = {"uniform": (0.0, 1.0), "positive": (0.1, 1.0), "logp": (-0.1, -3.0)}  # start, width
 RANDOM = {"float": "normal", "int": "key:5", "bool": "flag:0.75"}

@@ -155,6 +155,12 @@ def extreme(
     return found if where_N is None else torch.where(count(key_N, num, where_N) > 0, found, 0)
 
 
+def differ(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor) -> Tensor:
+    """Whether members of a key differ; false for a key without members."""
+    low, high = (extreme(values_N, key_N, num, where_N, largest) for largest in (False, True))
+    return high > low
+
+
 def _bound(
     values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None, largest: bool
 ) -> Tensor:
@@ -273,6 +279,22 @@ def first(key_N: Tensor, num: int) -> Tensor:
         return result.scatter_reduce(0, runs.key_R, torch.from_numpy(runs.start_R), "amin")
     row_N = torch.arange(key_N.shape[0], device=key_N.device)
     return result.scatter_reduce(0, key_N, row_N, "amin")
+
+
+def begins(key_N: Tensor) -> Tensor:
+    """Whether a row [N] bool has another key than the row before it, as the first row has."""
+    return key_N.diff(prepend=key_N[:1] - 1) != 0
+
+
+def ends(key_N: Tensor) -> Tensor:
+    """Whether a row [N] bool has another key than the row after it, as the last row has."""
+    return key_N.diff(append=key_N[-1:] + 1) != 0
+
+
+def is_last(key_N: Tensor, num: int, where_N: Tensor) -> Tensor:
+    """Whether a row [N] bool is the last one of its key where `where_N` is true."""
+    row_N = torch.arange(key_N.shape[0], device=key_N.device)
+    return where_N & (at(extreme(row_N, key_N, num, where_N), key_N) == row_N)
 
 
 def order_within(key_N: Tensor, num: int) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from strop.batch.columns import POLICY, REPLAY
 from strop.method.algorithm import Algorithm
 from strop.method.part import Term, Use
 from strop.parts.advantage.credit.bootstrap_next_value import BootstrapNextValue
@@ -21,8 +22,7 @@ from strop.parts.selection.keep_origins import KeepOrigins
 from strop.recipes._base import around, average
 from strop.recipes._door import door
 
-FRESH, REPLAY = 0, 4  # origin_T
-OF_FRESH = Use(KeepOrigins((FRESH,)))
+OF_POLICY = Use(KeepOrigins((POLICY,)))
 # Values of a state and of an action in it, of either critic.
 PAIRS = (("value", "value_after"), ("value_second", "value_after_second"))
 
@@ -90,7 +90,7 @@ def archer(
             *_targets(gamma), Use(CompareActionWithState()), Use(SpreadTurns()),
             *(_token_baseline() if token_baseline else ()),
         ),
-        selection=(OF_FRESH,),
+        selection=(OF_POLICY,),
         terms=tuple(_terms(token_baseline)),
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def _reads() -> Iterator[Use]:
     """Values of turns by both critics, before and after the action, current and slow copies."""
     for before, after in PAIRS:
         places = (
-            (before, "first", before, (FRESH,)),
+            (before, "first", before, (POLICY,)),
             (after, "last", after, (REPLAY,)),
             (f"{after}_slow", "last", f"{after}_slow", ()),
             (f"{before}_slow", "next", f"next_{before}_slow", ()),
@@ -125,7 +125,7 @@ def _terms(token_baseline: bool) -> Iterator[Term]:
     for names in zip(*PAIRS, strict=True):
         yield from (_regress(name) for name in names)
     if token_baseline:
-        yield _regress("value_token", OF_FRESH)
+        yield _regress("value_token", OF_POLICY)
 
 
 def _token_baseline() -> Iterator[Use]:

@@ -9,7 +9,7 @@ from strop.method.part import Term, Use
 from strop.parts.advantage.credit.choose_surprising_turns import ChooseSurprisingTurns
 from strop.parts.curation.hold_out_rollouts import HoldOutRollouts
 from strop.parts.curation.replay_rollouts import ReplayRollouts
-from strop.parts.loss.average.average_over_turns import AverageOverTurns
+from strop.parts.loss.average.average_per_turn import AveragePerTurn
 from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
 from strop.parts.loss.value.classify_success import ClassifySuccess
 from strop.parts.plan.update_critic_first import UpdateCriticFirst
@@ -78,8 +78,8 @@ def digirl(
         probes=tuple(_reads()),
         advantage=(Use(ChooseSurprisingTurns(lam, p, source_form)),),
         terms=(
-            Term("policy", Use(FollowLogLikelihood()), Use(AverageOverTurns()),
-                 on=Use(KeepMarkedTokens())),
+            Term("policy", Use(FollowLogLikelihood()),
+                 Use(AveragePerTurn(per_rollout=False, added=True)), on=Use(KeepMarkedTokens())),
             _classify("value"),
             _classify("value_task"),
         ),

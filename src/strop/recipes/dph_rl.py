@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from strop.batch.columns import POLICY, REPLAY
 from strop.method.algorithm import Algorithm
 from strop.method.part import Term, Use
 from strop.parts.loss.penalty.cover_reference import CoverReference
@@ -50,7 +51,7 @@ def dph_rl(
     left out; its reverse baseline is grpo with beta.
     Try: divergence ("js" with eta 0.1), eta, num_trials. Rewards logged include stored answers.
     """
-    algorithm = with_policy(grpo(aggregation=aggregation, **parent), on=Use(KeepOrigins((0,))))
+    algorithm = with_policy(grpo(aggregation=aggregation, **parent), on=Use(KeepOrigins((POLICY,))))
     if eta == 0:
         return with_policy(algorithm, on=None)
     stored = Term(
@@ -59,7 +60,7 @@ def dph_rl(
             CoverReference(divergence, alpha), columns=(("logp_ref_T", "logp_stored_T"),)
         ),
         average=average(aggregation),
-        on=Use(KeepOrigins((4,))),
+        on=Use(KeepOrigins((REPLAY,))),
         coef=eta,
     )
     return dataclasses.replace(

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+from strop.batch.columns import DEMONSTRATION, POLICY
 from strop.method.algorithm import Algorithm
 from strop.method.part import Term, Use
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
@@ -62,13 +63,13 @@ def hpt(
             objective=Use(ClipBothSides(clip_low=math.inf, clip_high=math.inf)),
             ratio=Use(RatioPerToken()),
             average=average("token-sum-norm", L_max),
-            on=Use(KeepOrigins((0,))),
+            on=Use(KeepOrigins((POLICY,))),
         ),
         Term(
             "sft",
             objective=Use(FollowLogLikelihood()),
             average=average("token-mean"),
-            on=Use(KeepOrigins((2,))),
+            on=Use(KeepOrigins((DEMONSTRATION,))),
             coef=sft_coef,
         ),
         *entropy_terms(entropy_coef),

@@ -72,8 +72,8 @@ def loop(
     Differs from the parent: means over a rollout's tokens, a fixed divisor, so left-out rollouts do
     not make the others weigh more; a clip that is symmetric in the log; several epochs.
     Differs from the paper: rollouts are not cancelled once most of an iteration ended; the number
-    kept is not rounded to the workers' (selection.multiple); a gradient that is not finite ends the
-    run. Its rewards are shares of passed unit tests; rollout play_turns makes it interact.
+    kept is not rounded to the workers'; a gradient that is not finite ends the run. Its rewards are
+    shares of passed unit tests; rollout play_turns makes it interact.
     Try: level ("turn"), num_rollouts, max_kl, normalize_std (worse in the paper).
     """
     check_choice("loop", BASELINES, baseline=baseline)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+from strop.batch.columns import DEMONSTRATION, POLICY
 from strop.method.algorithm import Algorithm
 from strop.method.part import Term, Use
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
@@ -63,13 +64,13 @@ def luffy_shaping(
             objective=Use(ClipBothSides(width, width)),
             ratio=Use(RatioPerToken()),
             average=average(aggregation),
-            on=Use(KeepOrigins((0,), still_counts=True)),
+            on=Use(KeepOrigins((POLICY,), still_counts=True)),
         ),
         Term(
             "demonstrations",
             objective=Use(_shaped(shape, gamma)),
             average=average(aggregation),
-            on=Use(KeepOrigins((2,), still_counts=True)),
+            on=Use(KeepOrigins((DEMONSTRATION,), still_counts=True)),
             coef=gamma if shape == "logp" else 1.0,
         ),
         *entropy_terms(entropy_coef),

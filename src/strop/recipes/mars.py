@@ -7,6 +7,7 @@ from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.advantage.baseline.centre_turns import CentreTurns
 from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.parts.advantage.credit.place_turn_rewards import PlaceTurnRewards
 from strop.parts.advantage.credit.spread_turns import SpreadTurns
 from strop.parts.advantage.credit.sum_later_rewards import SumLaterRewards
 from strop.parts.advantage.weight.centre_distinct_values import CentreDistinctValues
@@ -113,5 +114,5 @@ def _of_turns(gamma: float, white: bool, norm: str) -> list[Use]:
 
 def _of_tokens(gamma: float, white: bool, norm: str) -> list[Use]:
     """The code's form: returns of tokens, centred by player on their distinct values."""
-    later = Use(SumLaterRewards(gamma, white))
-    return [later] if norm == "none" else [later, Use(CentreDistinctValues(NORMS[norm]))]
+    later = [Use(PlaceTurnRewards()), Use(SumLaterRewards(gamma, white))]
+    return later if norm == "none" else [*later, Use(CentreDistinctValues(NORMS[norm]))]

@@ -8,6 +8,7 @@ from strop.method.part import Use
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.advantage.scale.whiten_over_batch import WhitenOverBatch
+from strop.parts.advantage.weight.limit_size import LimitSize
 from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.parts.plan.update_turn_by_turn import UpdateTurnByTurn
 from strop.parts.rollout.play_turns import PlayTurns
@@ -15,13 +16,15 @@ from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.gspo import gspo
 
+OF_ROLLOUTS = (("advantage_T", "advantage_B"), ("mask_T", "scored_B"))
+
 
 @inherits(
     gspo, without=("num_minibatches",), clip_low=0.2, clip_high=0.2, beta=0.002, num_rollouts=8
 )
 def seeupo(
     *,
-    # Largest absolute advantage.
+    # Largest absolute advantage; 0: any.
     clamp: float = 3.0,
     # Deviations up to this are not divided by.
     std_floor: float = 1e-6,
@@ -54,11 +57,12 @@ def seeupo(
     Try: order, carry_low and carry_high (0: turns are independent), clip_high.
     """
     plan = UpdateTurnByTurn(order, carry_low, carry_high, log_clamp)
-    whiten = WhitenOverBatch(eps=0.0, floor=std_floor, limit=clamp)
+    whiten = WhitenOverBatch(eps=0.0, floor=std_floor)
+    limit = (Use(LimitSize(clamp), OF_ROLLOUTS),) if clamp else ()
     algorithm = with_policy(gspo(**parent), ratio=Use(RatioPerSequence(unit="turn")))
     return dataclasses.replace(
         algorithm,
         rollout=Use(PlayTurns()),
-        advantage=(Use(SubtractGroupMean("zero")), Use(whiten), Use(SpreadEvenly())),
+        advantage=(Use(SubtractGroupMean("zero")), Use(whiten), *limit, Use(SpreadEvenly())),
         plan=Use(plan),
     )

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from strop.batch.columns import POLICY, REPLAY
 from strop.method.algorithm import Algorithm
 from strop.method.part import Term, Use
 from strop.method.schedule import Cosine
@@ -17,8 +18,6 @@ from strop.parts.selection.keep_origins import KeepOrigins
 from strop.recipes._base import average, replaying, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.dr_grpo import dr_grpo
-
-FRESH, REPLAY = 0, 4  # origin_T
 
 
 @inherits(dr_grpo, without=("num_minibatches",))
@@ -107,7 +106,7 @@ def _imitate(part: DropHighCovarianceTokens, average: Use, coef: float, steps: i
 
 def _replaying(algorithm: Algorithm, replay: ReplaySuccesses, imitate: Term) -> Algorithm:
     """The algorithm with a replay buffer, whose rollouts have a term and an update of their own."""
-    algorithm = with_policy(replaying(algorithm, replay), on=Use(KeepOrigins((FRESH,))))
+    algorithm = with_policy(replaying(algorithm, replay), on=Use(KeepOrigins((POLICY,))))
     return dataclasses.replace(
         algorithm,
         terms=(*algorithm.terms, imitate),

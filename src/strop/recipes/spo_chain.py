@@ -12,7 +12,6 @@ from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatc
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.probe.cut_at_unlikely_tokens import CutAtUnlikelyTokens
 from strop.parts.probe.estimate_values_by_continuing import EstimateValuesByContinuing
-from strop.parts.probe.mark_unlikely_tokens import MarkUnlikelyTokens
 from strop.parts.selection.keep_marked_tokens import KeepMarkedTokens
 from strop.recipes._base import ESTIMATOR, average, with_policy, with_term
 from strop.recipes._door import door
@@ -71,8 +70,14 @@ def spo_chain(
         advantage=(
             cut,
             Use(CreditValueSteps()),
-            Use(MarkUnlikelyTokens(p0)),
+            unlikely(p0),
             Use(WhitenOverBatchTokens(whiten_eps), columns=(("mask_T", "learning_T"),)),
         ),
         selection=(Use(KeepMarkedTokens()),),
     )
+
+
+def unlikely(p0: float) -> Use:
+    """Marks all tokens of a probability below p0, which alone learn."""
+    every = CutAtUnlikelyTokens(p0, interval=1)
+    return Use(every, (("cut_T", "learning_T"),), "mark_unlikely_tokens")

@@ -12,11 +12,10 @@ from strop.parts.curation.replay_rollouts import ReplayRollouts
 from strop.parts.curation.split_tree_into_edges import SplitTreeIntoEdges
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.probe.back_up_tree_values import BackUpTreeValues
-from strop.parts.probe.mark_unlikely_tokens import MarkUnlikelyTokens
 from strop.parts.rollout.grow_segment_tree import GrowSegmentTree
 from strop.recipes._base import check_choice, with_policy
 from strop.recipes._inherit import inherits
-from strop.recipes.spo_chain import spo_chain
+from strop.recipes.spo_chain import spo_chain, unlikely
 
 
 @inherits(
@@ -80,7 +79,7 @@ def spo_tree(
         probes=(),
         advantage=(
             Use(SpreadEvenly()),
-            Use(MarkUnlikelyTokens(p0)),
+            unlikely(p0),
             Use(WhitenOverBatchTokens(whiten_eps), columns=(("mask_T", "learning_T"),)),
         ),
     )

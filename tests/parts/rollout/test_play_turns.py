@@ -9,10 +9,10 @@ from fakes.engine import TableEngine
 from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, rolled_out
 from models import tokenizer
 
+from strop.data.observation_tokens import known_ids, observation_ids
 from strop.environments.base import Environment, Observation
 from strop.method.part import Draw
 from strop.parts.rollout._episode import SeatLimits, state_key
-from strop.parts.rollout._observation_tokens import known_ids, observation_ids
 from strop.parts.rollout.branch_after_turns import BranchAfterTurns
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.retry_from_reflection import RetryFromReflection

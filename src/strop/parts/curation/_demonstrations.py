@@ -8,9 +8,8 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import EXPERTS, Batch, level_of, turn_columns
+from strop.batch.columns import DEMONSTRATION
 from strop.method.services import Grading
-
-DEMONSTRATION = 2  # origin_T
 
 
 def demonstration_rows(

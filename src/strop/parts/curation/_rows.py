@@ -6,8 +6,6 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch, level_of
 
-REPLAY = 4  # origin_T
-
 
 def turn_rows(batch: Batch, turns_N: Tensor) -> Batch:
     """A rollout of one turn for each of the turns `turns_N` [N] int, rows of the turn table.

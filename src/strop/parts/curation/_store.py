@@ -12,8 +12,8 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch, level_of
+from strop.batch.columns import REPLAY
 from strop.method.services import FILE, Stores
-from strop.parts.curation._rows import REPLAY
 from strop.support.errors import UserError
 
 # The first token of a rollout in its file, all tokens of that file, and the tokens of a turn.

@@ -73,6 +73,5 @@ class DropUniformGroups:
     def _live(self, outcome_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor) -> Tensor:
         if self.keep_failed:
             return segments.count(group_B, num, scored_B & (outcome_B < self.best)) > 0
-        low_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=False)
-        high_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=True)
-        return (high_P > low_P) | (segments.count(group_B, num, scored_B) == 1)
+        differ_P = segments.differ(outcome_B, group_B, num, scored_B)
+        return differ_P | (segments.count(group_B, num, scored_B) == 1)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.batch.columns import REPLAY
 from strop.method.part import Curated, Result, require
 from strop.method.schedule import Schedule
-from strop.parts.curation._rows import REPLAY
 
 
 @dataclass(frozen=True)

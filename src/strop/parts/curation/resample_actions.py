@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import EXPERTS, NUM_KEPT, Batch, turn_columns
+from strop.batch.columns import REPLAY
 from strop.method.part import Curated, Result, require
 from strop.method.services import Event, Sampling
-from strop.parts.curation._rows import REPLAY, turn_rows
+from strop.parts.curation._rows import turn_rows
 from strop.support.exits import Exit
 
 

@@ -137,7 +137,5 @@ def _rows(batch: Batch, groups: list[Shared], texts: Texts, sampling: Sampling) 
 
 def _live(rows: Batch) -> Tensor:
     """Groups whose outcomes differ."""
-    num, group_B, scored_B = rows.size("P"), rows["group_B"], rows["scored_B"]
-    low_P = segments.extreme(rows["outcome_B"], group_B, num, scored_B, largest=False)
-    high_P = segments.extreme(rows["outcome_B"], group_B, num, scored_B, largest=True)
-    return (high_P > low_P).nonzero().squeeze(1)
+    keys = rows["group_B"], rows.size("P"), rows["scored_B"]
+    return segments.differ(rows["outcome_B"], *keys).nonzero().squeeze(1)

@@ -6,10 +6,9 @@ import torch
 
 from strop.batch import segments
 from strop.batch.batch import Batch
+from strop.batch.columns import REPLAY
 from strop.method.part import Update, Updates, require
 from strop.method.schedule import Schedule
-
-REPLAY = 4  # origin_T
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Grades answers that a probe composed, like rollouts."""
+"""Reads the right answers of prompts, and grades answers that a probe composed, like rollouts."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,24 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch, turn_columns
 from strop.method.services import Grading, Texts
+from strop.support.errors import UserError
+
+
+def answer_of(texts: Texts, uid: int, column: str, reader: str, otherwise: str) -> tuple[int, ...]:
+    """The tokens of a column of the prompt's row: of several values the first; without one none.
+
+    Raises UserError for prompts without the column; `otherwise`: what to do then.
+    """
+    row = texts.row(uid)
+    if column not in row:
+        raise UserError(
+            f"{reader} reads the column {column}, which the prompts do not have (there are "
+            f"{', '.join(row) or 'none'}): {otherwise}"
+        )
+    found = row[column]
+    if isinstance(found, list | tuple):
+        found = found[0] if found else None
+    return () if found is None else texts.encode(str(found))
 
 
 def grade(

@@ -54,9 +54,9 @@ class BackUpTreeValues:
     ) -> Result:
         node_K, num = segments.key_of(group_K, index_K, state_K)
         turn_K = torch.arange(node_K.shape[0], device=node_K.device)
-        last_K = torch.cat([rollout_K[1:] != rollout_K[:-1], rollout_K.new_ones(1) > 0])
+        last_K = segments.ends(rollout_K)
         # What an edge arrives at: the node below it, or a leaf of its own.
-        child_K = torch.where(last_K[: turn_K.shape[0]], num + turn_K, node_K.roll(-1))
+        child_K = torch.where(last_K, num + turn_K, node_K.roll(-1))
         value_N = reward_B.new_full((num + turn_K.shape[0],), torch.nan)
         leaf_K = torch.where(scored_B[rollout_K], reward_B[rollout_K], torch.nan)
         value_N[num:] = leaf_K

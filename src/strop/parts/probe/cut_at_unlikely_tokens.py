@@ -16,13 +16,13 @@ class CutAtUnlikelyTokens:
     """An answer is cut where the policy was not sure how to continue.
 
         cut_t = 1 for the 1st, (interval + 1)-th, (2 interval + 1)-th, ... token of its rollout
-                with probability < p0
+                with probability < p0;   interval 1: every such token
 
     Reads: logp_behavior_T [T] float, mask_T [T] bool, rollout_T [T] int, num_rollouts int.
     Writes: cut_T [T] bool.
     Source: arXiv 2505.23564; code only: AIFrameResearch/SPO.
     Differs from the source: no; a cut is at the unlikely token, and its prefix ends before it.
-    Nearest part: mark_unlikely_tokens, which takes all of them.
+    Nearest part: mark_step_ends, which cuts by the text.
     Edges: a token whose probability is void (NaN) does not count; no unlikely token -> no cut.
     """
 

@@ -10,8 +10,13 @@ from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.part import Result
 from strop.method.services import Scoring, Texts
+from strop.parts.probe._answers import answer_of
 from strop.parts.probe._contexts import Context, mean_logp, turns_of
-from strop.support.errors import UserError
+
+OTHERWISE = (
+    "set probes.reference to another, or give it in the environment's columns(), see "
+    "docs/ENVIRONMENTS.md"
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class MeasureAnswerGain:
         row = 0
         uids = batch["uid_P"][batch["group_B"]].tolist()
         for uid, turns in zip(uids, turns_of(batch), strict=True):
-            answer = self._answer(texts, uid)
+            answer = answer_of(texts, uid, self.reference, "measure_answer_gain", OTHERWISE)
             before: tuple[int, ...] = ()
             for shown, action in turns:
                 before = (*before, *shown)
@@ -63,19 +68,6 @@ class MeasureAnswerGain:
         known_N = mean_logp(scoring, contexts).exp()
         likely_K[torch.tensor(places, dtype=torch.int64)] = known_N.to(outcome_B)
         gain_K = torch.nn.functional.pad(likely_K.diff(), (0, min(row, 1))).nan_to_num()
-        last_K = rollout_K.diff(append=rollout_K[-1:] + 1) != 0
+        last_K = segments.ends(rollout_K)
         metrics = {"answer_gain/mean": segments.overall(gain_K, ~last_K)}
         return Result(torch.where(last_K, outcome_B[rollout_K], gain_K), metrics=metrics)
-
-    def _answer(self, texts: Texts, uid: int) -> tuple[int, ...]:
-        row = texts.row(uid)
-        if self.reference not in row:
-            raise UserError(
-                f"measure_answer_gain reads the column {self.reference}, which the prompts do not "
-                f"have (there are {', '.join(row) or 'none'}): set probes.reference to another, or "
-                "give it in the environment's columns(), see docs/ENVIRONMENTS.md"
-            )
-        found = row[self.reference]
-        if isinstance(found, list | tuple):
-            found = found[0] if found else None
-        return () if found is None else texts.encode(str(found))

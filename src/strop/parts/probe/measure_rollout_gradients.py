@@ -68,9 +68,7 @@ class MeasureRolloutGradients:
         gap_T = logp_old_T - logp_behavior_T
         sum_B = segments.total(gap_T, rollout_T, num, mask_T & ~gap_T.isnan())
         weight_B = sum_B.clamp(-CLAMP_NATS, CLAMP_NATS).exp()
-        high_P = segments.extreme(reward_B, group_B, num_groups, scored_B, largest=True)
-        low_P = segments.extreme(reward_B, group_B, num_groups, scored_B, largest=False)
-        wanted_B = scored_B & (high_P > low_P)[group_B]
+        wanted_B = scored_B & segments.differ(reward_B, group_B, num_groups, scored_B)[group_B]
         norm_B = torch.zeros_like(weight_B)
         if bool(wanted_B.any()):
             norm_B[wanted_B] = scoring.gradient_norms(batch.keep(wanted_B)).to(norm_B)

@@ -33,10 +33,9 @@ class PairBestWithWorst:
     def __call__(
         self, reward_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
     ) -> Tensor:
-        high_P = segments.extreme(reward_B, group_B, num_groups, scored_B)
-        low_P = segments.extreme(reward_B, group_B, num_groups, scored_B, largest=False)
+        differ_P = segments.differ(reward_B, group_B, num_groups, scored_B)
         place_B = segments.rank(reward_B, group_B, num_groups, scored_B)
         last_B = segments.count(group_B, num_groups, scored_B)[group_B] - 1
-        pairs_B = scored_B & ((high_P > low_P) | self.ties_count)[group_B]
+        pairs_B = scored_B & (differ_P | self.ties_count)[group_B]
         best_B, worst_B = pairs_B & (place_B == last_B), pairs_B & (place_B == 0)
         return torch.where(best_B, 1, torch.where(worst_B, -1, 0))

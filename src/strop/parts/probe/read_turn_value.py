@@ -78,16 +78,15 @@ class ReadTurnValue:
         marked_T = torch.zeros_like(mask_T)
         marked_T[row_K] = True
         if self.place == "segment":
-            first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0
+            first_K = segments.begins(rollout_K)
             marked_T &= (present(switch_K) | first_K)[turn_T]
         elif self.place == "begin":
-            first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0
+            first_K = segments.begins(rollout_K)
             row_K = torch.arange(num, device=rollout_K.device)
             value_K = value_K[torch.where(first_K, row_K, 0).cummax(0).values]
             marked_T &= first_K[turn_T]
         elif self.place == "next":
-            goes_on_K = rollout_K == torch.cat([rollout_K[1:], rollout_K.new_full((1,), -1)])[:num]
-            value_K = torch.where(goes_on_K, value_K.roll(-1), 0)
+            value_K = torch.where(segments.ends(rollout_K), 0, value_K.roll(-1))
             marked_T = torch.zeros_like(mask_T)
         if self.origins:
             if origin_T is None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop.method.part import Result
 from strop.method.services import Texts
-from strop.support.errors import UserError
+from strop.parts.probe._answers import answer_of
 
 WORDS = ("{prompt}\n\nA right solution is:\n{answer}\n\nSolve it once more, in your own words.",
          "{answer}\n{prompt}")  # fmt: skip
@@ -52,16 +52,6 @@ class ShowAnswerToReference:
     def _ids(self, texts: Texts, uid: int, words: str) -> tuple[int, ...]:
         if "{answer}" not in words:
             return texts.reworded_ids(uid, words, ())
-        row = texts.row(uid)
-        if self.column not in row:
-            raise UserError(
-                f"show_answer_to_reference reads the column {self.column}, which the prompts do "
-                f"not have (there are {', '.join(row) or 'none'}): set probes.column to another, "
-                "or probes.words to a text without {answer}"
-            )
-        found = row[self.column]
-        if isinstance(found, list | tuple):
-            found = found[0] if found else None
-        if found is None or not (answer := texts.encode(str(found))):
-            return ()
-        return texts.reworded_ids(uid, words, answer)
+        otherwise = "set probes.column to another, or probes.words to a text without {answer}"
+        answer = answer_of(texts, uid, self.column, "show_answer_to_reference", otherwise)
+        return texts.reworded_ids(uid, words, answer) if answer else ()

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 
 from strop.batch.batch import Batch
+from strop.batch.columns import DEMONSTRATION
 from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
 from strop.method.services import Grading
 from strop.parts.rollout.base import assemble
 
-DEMONSTRATION = 2  # origin_T
 SUCCESS = 1.0  # outcome from which an answer is right
 
 

@@ -14,7 +14,7 @@ from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._playing import PLAYED, PlayingAlone, written
 from strop.parts.rollout._rows import with_parents
 from strop.parts.rollout._turn_trees import LOOKED_AT, Branch, Grove, TurnTree, turn_entropy
-from strop.parts.rollout.base import Rollouts
+from strop.parts.rollout.base import Rollouts, shared_in
 from strop.support.errors import UserError
 
 NUM_TOP = 10  # likeliest tokens whose log-probabilities an engine reports
@@ -104,7 +104,7 @@ class BranchAfterTurns(PlayingAlone):
         batch = _with_parents(written(draws, games, scene.world, log), trees)
         metrics = {
             "rollout/begun": int((batch["parent_B"] < 0).sum()) / max(len(trees), 1),
-            "rollout/tokens_shared": int(batch["fork_at_B"].clamp(min=0).sum()),
+            "rollout/tokens_shared": shared_in(batch),
         }
         return batch, None, metrics
 

@@ -12,7 +12,7 @@ from strop.engines.base import Answer
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Scoring, Texts
 from strop.parts.rollout._rows import rows_by_draw, with_parents
-from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble, shared_in
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class BranchAtCriticalTokens(SamplingFields):
         batch = assemble(draws, [whole[number] for number in range(len(asked))])
         rows = [origin if cut >= 0 else -1 for origin, cut in zip(origins, at, strict=True)]
         batch = with_parents(batch, rows, at)
-        shared = int(batch["fork_at_B"].clamp(min=0).sum())
+        shared = shared_in(batch)
         return batch, None, {"rollout/tokens_shared": shared}
 
     def num_whole(self, num_rollouts: int) -> int:

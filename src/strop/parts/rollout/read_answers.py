@@ -6,13 +6,12 @@ from typing import ClassVar
 import torch
 
 from strop.batch.batch import Batch
+from strop.batch.columns import DEMONSTRATION
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout._events import undrawn
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, Turn, assemble_turns
 from strop.support.errors import UserError
-
-DEMONSTRATION = 2  # origin_T
 
 
 @dataclass(frozen=True)

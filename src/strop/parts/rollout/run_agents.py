@@ -52,11 +52,6 @@ class RunAgents(SamplingFields):
         super().__post_init__()
         require(self, "max_turns", "fork_threshold", low=1)
 
-    def new_tokens(self, usual: int, environment: Any = None) -> tuple[int, int]:
-        """Most new tokens of a call, and of a rollout's sequence: as many."""
-        tokens = self.max_tokens or usual
-        return tokens, tokens
-
     async def __call__(
         self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
         agents: Agents, log: Log, rng: torch.Generator,

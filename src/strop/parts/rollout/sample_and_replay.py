@@ -5,15 +5,13 @@ from typing import ClassVar
 
 import torch
 
-from strop.batch.columns import Column
+from strop.batch.columns import REPLAY, Column
 from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer
 from strop.method.part import Draw
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout._events import undrawn
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
-
-REPLAY = 4  # origin_T
 
 
 @dataclass(frozen=True)

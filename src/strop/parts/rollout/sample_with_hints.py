@@ -9,14 +9,13 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
+from strop.batch.columns import HINT
 from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Request
 from strop.method.part import Draw, require
 from strop.method.services import Grading, Sampling, Texts
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 from strop.support.errors import UserError
-
-HINT = 3  # origin_T
 
 
 @dataclass(frozen=True)

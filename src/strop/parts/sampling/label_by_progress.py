@@ -10,9 +10,15 @@ from strop.batch import segments
 from strop.batch.columns import Column
 from strop.method.part import Result, require
 from strop.method.services import Scoring, Texts
-from strop.parts.sampling._frames import features, in_order
-from strop.parts.sampling._progress import look_ahead, slices, stage_progress, top_share
-from strop.parts.sampling._progress_estimator import fit
+from strop.parts.sampling._progress import (
+    features,
+    fit,
+    in_order,
+    look_ahead,
+    slices,
+    stage_progress,
+    top_share,
+)
 from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 from strop.support.errors import UserError
 
@@ -96,15 +102,15 @@ class LabelByProgress(DrawInShuffledOrder):
             estimator, error = fit(feature_NF, progress_N, episode_N, self.fit_steps, rng)
         except ValueError as problem:
             raise UserError(f"label_by_progress: {problem}") from problem
-        if self.relative:
-            advantage_N = look_ahead(
-                episode_N, self.horizon,
-                estimator=lambda a, b: estimator(feature_NF[a], feature_NF[b]),
-            )  # fmt: skip
-        else:
-            first_N = torch.searchsorted(episode_N, episode_N)
-            value_N = estimator(feature_NF[first_N], feature_NF)
-            advantage_N = look_ahead(episode_N, self.horizon, value_N=value_N)
+        first_N = torch.searchsorted(episode_N, episode_N)
+        value_N = None if self.relative else estimator(feature_NF[first_N], feature_NF)
+
+        def progress(a: Tensor, b: Tensor) -> Tensor:
+            if value_N is None:
+                return estimator(feature_NF[a], feature_NF[b])
+            return value_N[b] - value_N[a]
+
+        advantage_N = look_ahead(episode_N, self.horizon, progress)
         if self.num_slices:
             return slices(advantage_N, self.num_slices), error**0.5
         by_stage = stage_N if int(stage_N.max()) > 0 else None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop.batch.draws import uniforms
 from strop.method.part import Result, Selected, require
 
 
@@ -53,7 +54,8 @@ class DropUnprofiledRollouts:
         above_B = profiled_B.nan_to_num().double() - self.tau
         chance_B = (above_B / self.width).clamp(0, 1) if self.width else (above_B >= 0).double()
         judged_B = correct_B.bool() & ~decoy_B.bool()
-        keep_B = ~judged_B | (_uniform(rollout_uid_B, rng.initial_seed()) < chance_B)
+        draw_B = uniforms(rollout_uid_B, 1, skipped=rng.initial_seed())[:, 0]
+        keep_B = ~judged_B | (draw_B < chance_B)
         if self.enough_speedup and speedup_B is not None:
             keep_B |= speedup_B >= self.enough_speedup
         keep_T = mask_T & keep_B[rollout_T]
@@ -63,22 +65,3 @@ class DropUnprofiledRollouts:
             "profile/mean": float(torch.where(judged_B, profiled_B.nan_to_num(), 0).sum() / count),
         }
         return Result(Selected(keep_T, keep_T, "unprofiled"), metrics=metrics)
-
-
-def _uniform(key_N: Tensor, seed: int) -> Tensor:
-    """A number in [0, 1) for each key, by the finaliser of splitmix64 (int64 wraps around)."""
-    mixed_N = key_N.to(torch.int64) + _signed(seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15)
-    mixed_N = (mixed_N ^ _shifted(mixed_N, 30)) * _signed(0xBF58476D1CE4E5B9)
-    mixed_N = (mixed_N ^ _shifted(mixed_N, 27)) * _signed(0x94D049BB133111EB)
-    return _shifted(mixed_N ^ _shifted(mixed_N, 31), 11).double() * 2.0**-53
-
-
-def _shifted(key_N: Tensor, places: int) -> Tensor:
-    """The bits moved to the right, with zeros from the left."""
-    return (key_N >> places) & ((1 << (64 - places)) - 1)
-
-
-def _signed(number: int) -> int:
-    """The lowest 64 bits of a number, as a signed one."""
-    low = number % 2**64
-    return low - 2**64 if low >= 2**63 else low

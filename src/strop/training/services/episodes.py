@@ -6,13 +6,13 @@ from typing import Any
 
 from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
+from strop.data.observation_tokens import known_ids, messages_of, observation_ids
 from strop.data.prompts import Prompt
 from strop.data.tool_calls import Call, read_action, read_call, thought_of
 from strop.environments.base import EnvironmentSource, Observation
 from strop.environments.episodes import CallLimits, Episodes
 from strop.environments.tools import ToolAnswer
 from strop.environments.workers import BroadcastEpisodes, EnvironmentWorkers
-from strop.parts.rollout._observation_tokens import known_ids, messages_of, observation_ids
 from strop.training.services.texts import MOST_TOKENS, Lately, RunTexts
 
 OPENING = -2  # stands for the last token where the text opens a sequence

@@ -4,8 +4,13 @@ from builders import run
 from ragged import ragged_batch
 
 from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.parts.advantage.credit.place_turn_rewards import PlaceTurnRewards
 from strop.parts.advantage.credit.spread_turns import SpreadTurns
 from strop.parts.advantage.credit.sum_later_rewards import SumLaterRewards
+
+
+def placed(batch):
+    return batch.set(reward_T=run(PlaceTurnRewards(), batch).value)
 
 
 def slow(part, batch):
@@ -33,7 +38,7 @@ def slow(part, batch):
 @pytest.mark.parametrize("whiten", [False, True])
 def test_matches_slow_loop(gamma, whiten):
     for seed in range(3):
-        part, batch = SumLaterRewards(gamma, whiten), ragged_batch(seed)
+        part, batch = SumLaterRewards(gamma, whiten), placed(ragged_batch(seed))
         assert run(part, batch).value.tolist() == pytest.approx(slow(part, batch), abs=1e-9)
 
 
@@ -45,4 +50,4 @@ def test_without_discount_it_is_the_turns_return_spread():
     scored_T = batch["scored_B"][batch["rollout_T"]]
     turns = batch.set(advantage_K=run(DiscountTurnRewards(), batch).value)
     expected = torch.where(scored_T, run(SpreadTurns(), turns).value, 0)
-    torch.testing.assert_close(run(SumLaterRewards(), batch).value, expected)
+    torch.testing.assert_close(run(SumLaterRewards(), placed(batch)).value, expected)

@@ -72,7 +72,7 @@ class CentreTurns:
         counts_K = scored_B[rollout_K]
         all_K = torch.zeros_like(group_K)
         player_K = all_K if player_B is None else player_B[rollout_K]
-        last_K = (rollout_K.diff(append=rollout_K[-1:] + 1) != 0).long()
+        last_K = segments.ends(rollout_K).long()
         chosen = {
             "index": (group_K, index_K), "state": (group_K, state_K), "group": (group_K,),
             "last": (group_K, last_K), "role": (role_K,), "player": (player_K,), "batch": (all_K,),

@@ -121,7 +121,7 @@ def stretches(pairs: Pairs, tokens_B: Tensor) -> Stretches:
     """The stretches of rollouts with `tokens_B` policy tokens; there must be at least one pair."""
     _, order_M = in_order(pairs.one_N * segments.count_of(pairs.common_N) + pairs.common_N)
     one_M = pairs.one_N[order_M]
-    follows_M = torch.cat([one_M.new_zeros(1, dtype=torch.bool), one_M[1:] == one_M[:-1]])
+    follows_M = ~segments.begins(one_M)
     most_M = tokens_B[one_M]
     before_M = torch.minimum(pairs.common_N[order_M], most_M)
     before_M = torch.where(follows_M.roll(-1), before_M, most_M)

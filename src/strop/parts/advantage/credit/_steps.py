@@ -22,8 +22,7 @@ class Steps(NamedTuple):
 
     def after(self, before_N: Tensor, final_N: Tensor) -> Tensor:
         """The value [N] after each step: the next step's first one, or the rollout's final one."""
-        next_N = torch.cat([self.rollout_N[1:], self.rollout_N.new_full((1,), -1)])
-        return torch.where(next_N == self.rollout_N, before_N.roll(-1), final_N)
+        return torch.where(segments.ends(self.rollout_N), final_N, before_N.roll(-1))
 
     def spread(self, values_N: Tensor) -> Tensor:
         """The value of each token's step [T], 0 outside."""

@@ -60,8 +60,7 @@ class ChargeKlToReference:
             kl_T = logp_old_T - logp_ref_T
         assert kl_T is not None, "the columns of its form are there"
         num = advantage_B.shape[0]
-        row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
-        last_T = segments.extreme(row_T, rollout_T, num, mask_T)[rollout_T] == row_T
+        last_T = segments.is_last(rollout_T, num, mask_T)
         reward_T = torch.where(last_T, advantage_B[rollout_T], 0) - self.coef * kl_T
         metrics = {"price/coef": self.coef}
         if num:

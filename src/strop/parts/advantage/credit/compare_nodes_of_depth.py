@@ -64,8 +64,7 @@ class CompareNodesOfDepth:
         above_K = prefix_value_T.new_full(rollout_K.shape, torch.nan)
         above_K[written_K] = prefix_value_T[row_N[first_K[written_K]]]
         # The node that an edge leads to: that above the next turn, or a leaf of its own.
-        last_K = torch.cat([rollout_K[1:] != rollout_K[:-1], rollout_K.new_ones(1) > 0])
-        last_K = last_K[: turn_K.shape[0]]
+        last_K = segments.ends(rollout_K)
         leaf_K = torch.where(scored_B[rollout_K], reward_B[rollout_K], torch.nan)
         value_K = torch.where(last_K, leaf_K, above_K.roll(-1))
         node_K, num = segments.key_of(group_K, index_K, state_K)

@@ -89,7 +89,7 @@ class CreditTurningPoints:
     def _turning(self, steps: Steps, before_N: Tensor, after_N: Tensor, final_N: Tensor) -> Tensor:
         """Whether a step turns its rollout for good [N]."""
         rise_N = after_N - before_N
-        start_N = steps.rollout_N.diff(prepend=steps.rollout_N[:1] - 1) != 0
+        start_N = segments.begins(steps.rollout_N)
         first_N = before_N[start_N][start_N.cumsum(0) - 1]
         whole_N = final_N - first_N
         sign_N = rise_N.sign() * whole_N.sign()

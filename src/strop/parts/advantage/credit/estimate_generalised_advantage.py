@@ -71,8 +71,7 @@ class EstimateGeneralisedAdvantage:
         row_N = segments.rows_where(mask_T & segments.at(counts_B, rollout_T))
         key_N = segments.at(rollout_T, row_N)
         value_N = segments.at(value_T.detach(), row_N).double()
-        last_N = torch.ones_like(key_N, dtype=torch.bool)
-        last_N[:-1] = key_N[1:] != key_N[:-1]
+        last_N = segments.ends(key_N)
         if reward_T is not None:
             reward_N = segments.at(reward_T, row_N).double()
         else:

@@ -67,7 +67,7 @@ class EstimateSegmentAdvantage:
         switch_value_K: Tensor | None = None,
     ) -> Result:
         value_K, reward, done_K = value_K.detach().double(), reward_K.double(), done_K.bool()
-        first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0
+        first_K = segments.begins(rollout_K)
         begins_K = first_K | switch_K.bool()
         segment_K = (begins_K.long().cumsum(0) - 1).clamp(min=0)
         ends_K = begins_K.roll(-1)

@@ -63,7 +63,7 @@ class EstimateTurnAdvantage:
         entry_value_K: Tensor | None = None,
     ) -> Result:
         value_K, done_K = value_K.detach().double(), done_K.bool()
-        first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0
+        first_K = segments.begins(rollout_K)
         begins_K, entry_K = first_K, value_K
         if switch_K is not None and entry_value_K is not None:
             begins_K, entry_K = first_K | switch_K.bool(), entry_value_K.detach().double()

@@ -18,13 +18,12 @@ class PlaceTurnRewards:
     Reads: reward_K [K] float, turn_T [T] int, mask_T [T] bool.   Writes: reward_T [T] float.
     Source: arXiv 2504.16129; code jwliao-ai/MARFT (token_level_buffer.py).
     Differs from the source: no.
-    Nearest part: sum_later_rewards, which places them alike and adds them up.
+    Nearest part: spread_turns, which gives all tokens of a turn the same.
     Edges: a turn without a policy token loses its reward.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_T",)
 
     def __call__(self, reward_K: Tensor, turn_T: Tensor, mask_T: Tensor) -> Tensor:
-        row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
-        last_T = segments.extreme(row_T, turn_T, reward_K.shape[0], mask_T)[turn_T] == row_T
-        return torch.where(last_T & mask_T, reward_K[turn_T], 0)
+        last_T = segments.is_last(turn_T, reward_K.shape[0], mask_T)
+        return torch.where(last_T, reward_K[turn_T], 0)

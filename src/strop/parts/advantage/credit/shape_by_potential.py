@@ -83,8 +83,7 @@ def _earlier(solved_N: Tensor, rollout_N: Tensor, num: int) -> Tensor:
 
 def _bonus(potential_N: Tensor, rollout_N: Tensor) -> Tensor:
     """exp of the scaled change in potential, minus its mean over all steps [N]."""
-    follows_N = torch.cat([rollout_N.new_full((1,), -1), rollout_N[:-1]]) == rollout_N
-    change_N = torch.where(follows_N, potential_N - potential_N.roll(1), 0)
+    change_N = torch.where(segments.begins(rollout_N), 0, potential_N - potential_N.roll(1))
     low, high = change_N.min(), change_N.max()
     scaled_N = torch.where(high > low, (change_N - low) / (high - low).clamp(min=1e-30), 0)
     return segments.centred(scaled_N.exp(), torch.zeros_like(rollout_N), 1)

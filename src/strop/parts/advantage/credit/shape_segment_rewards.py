@@ -75,7 +75,7 @@ class ShapeSegmentRewards:
             subgoal_K = present(subgoal_K)
             before_K = subgoal_K.roll(1)
             differs_K = (subgoal_K != before_K) & (subgoal_K != 0) & (before_K != 0)
-            first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0
+            first_K = segments.begins(rollout_K)
             changed_K = keeps_K & differs_K & ~first_K
             shaped_K = shaped_K + self.c_cons * changed_K.to(shaped_K.dtype)
         return shaped_K

@@ -39,8 +39,7 @@ class ShareOverTransitions:
         scored_B: Tensor,
     ) -> Result:
         counts_K = scored_B[rollout_K]
-        last = torch.ones_like(rollout_K[:1], dtype=torch.bool)
-        ends_K = torch.cat([rollout_K[1:] != rollout_K[:-1], last])[: rollout_K.shape[0]]
+        ends_K = segments.ends(rollout_K)
         after_K = torch.where(ends_K, 0, state_K.roll(-1))
         key_K, num = segments.key_of(group_K, state_K, action_K, after_K, ends_K.long())
         mean_N = segments.mean(advantage_B[rollout_K], key_K, num, counts_K)

@@ -55,7 +55,7 @@ class SpreadOverSpans:
         num = rollout_K.shape[0]
         learns_T = mask_T & segments.at(scored_B[rollout_K], turn_T)
         bits_T = torch.full_like(turn_T, 4) if span_T is None else span_T
-        begins_K = switch_K.bool() | (rollout_K.diff(prepend=rollout_K[:1] - 1) != 0)
+        begins_K = switch_K.bool() | segments.begins(rollout_K)
         for_K = ((4, advantage_K), (2, segment_advantage_K), (1, switch_advantage_K))
         levels = [(learns_T & ((bits_T & bit) > 0), level_K) for bit, level_K in for_K]
         levels[1] = (levels[1][0] & segments.at(begins_K, turn_T), levels[1][1])

@@ -16,18 +16,17 @@ class SumLaterRewards:
 
         return_t = reward_t + gamma * return_{t+1}
 
-    A turn's reward stands on its last policy token. With `whiten`, first reward_t <- (reward_t -
-    mean) / sqrt(variance + eps) over all policy tokens of the step, so that tokens without a reward
-    get the same small one.
+    With `whiten`, first reward_t <- (reward_t - mean) / sqrt(variance + eps) over all policy tokens
+    of the step, so that tokens without a reward get the same small one.
 
-    Reads: reward_K [K] float, turn_T, rollout_T [T] int, mask_T [T] bool, scored_B [B] bool.
+    Reads: reward_T [T] float, rollout_T [T] int, mask_T [T] bool, scored_B [B] bool.
     Writes: advantage_T [T] float.
     Source: code only: thu-nics/MARSHAL:roll/utils/functionals.py @ 2db0222 (arXiv 2510.15414).
     Differs from the source: unscored rollouts take no part.
-    Nearest part: discount_turn_rewards with spread_turns; equal to them when gamma is 1 and nothing
-    is whitened.
-    Edges: an environment's token counts as a step of the discount; a turn without a policy token
-    loses its reward; masked tokens and unscored rollouts -> 0.
+    Nearest part: discount_turn_rewards with spread_turns; after place_turn_rewards equal to them
+    when gamma is 1 and nothing is whitened.
+    Edges: an environment's token counts as a step of the discount; masked tokens and unscored
+    rollouts -> 0.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_T",)
@@ -43,16 +42,14 @@ class SumLaterRewards:
         require(self, "eps", low=0.0)
 
     def __call__(
-        self, reward_K: Tensor, turn_T: Tensor, rollout_T: Tensor, mask_T: Tensor, scored_B: Tensor
+        self, reward_T: Tensor, rollout_T: Tensor, mask_T: Tensor, scored_B: Tensor
     ) -> Tensor:
         counts_T = mask_T & scored_B[rollout_T]
-        row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
-        last_T = segments.extreme(row_T, turn_T, reward_K.shape[0], mask_T)[turn_T] == row_T
-        reward_T = torch.where(last_T & counts_T, reward_K[turn_T].double(), 0)
+        earned_T = torch.where(counts_T, reward_T.double(), 0)
         if self.whiten:
             all_T = torch.zeros_like(rollout_T)
-            reward_T, std = segments.centred_and_std(reward_T, all_T, 1, counts_T)
-            reward_T = torch.where(reward_T == 0, 0, reward_T * (std.square() + self.eps).rsqrt())
-        reward_T = torch.where(counts_T, reward_T, 0)
-        return_T = segments.reward_to_go(reward_T, rollout_T, self.gamma)
-        return torch.where(counts_T, return_T, 0).to(reward_K.dtype)
+            earned_T, std = segments.centred_and_std(earned_T, all_T, 1, counts_T)
+            earned_T = torch.where(earned_T == 0, 0, earned_T * (std.square() + self.eps).rsqrt())
+        earned_T = torch.where(counts_T, earned_T, 0)
+        return_T = segments.reward_to_go(earned_T, rollout_T, self.gamma)
+        return torch.where(counts_T, return_T, 0).to(reward_T.dtype)

@@ -16,8 +16,7 @@ class WhitenOverBatch:
 
         advantage_i <- (advantage_i - mean) / (std + eps);   std <= floor: advantage_i - mean
 
-    Mean and deviation (n - 1) are over the scored rollouts of the step. With a limit the result
-    is held within it on both sides.
+    Mean and deviation (n - 1) are over the scored rollouts of the step.
 
     Reads: advantage_B [B] float, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2601.05242 (batch-wise normalisation); code huggingface/trl (grpo_trainer.py,
@@ -32,11 +31,9 @@ class WhitenOverBatch:
     eps: float = 1e-4
     # Largest deviation that is not divided by. Default: ours (0; 1e-6 in arXiv 2602.06554's code).
     floor: float = 0.0
-    # Largest absolute result; 0: none. Default: ours (none; 3 in arXiv 2602.06554's code).
-    limit: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "eps", "floor", "limit", low=0.0)
+        require(self, "eps", "floor", low=0.0)
 
     def __call__(self, advantage_B: Tensor, scored_B: Tensor) -> Result:
         key_B = torch.zeros_like(scored_B, dtype=torch.int64)
@@ -44,6 +41,5 @@ class WhitenOverBatch:
         std = segments.std(advantage_B, key_B, 1, scored_B)
         std_B = std[key_B]
         whole_B = torch.where(std_B > self.floor, centred_B / (std_B + self.eps), centred_B)
-        whole_B = whole_B.clamp(-self.limit, self.limit) if self.limit else whole_B
         metrics = {"advantage/batch_std": float(std)}
         return Result(torch.where(scored_B, whole_B, 0), metrics=metrics)

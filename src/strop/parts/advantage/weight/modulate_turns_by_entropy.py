@@ -60,9 +60,7 @@ class ModulateTurnsByEntropy:
         factor_K = (-self.sharpness * unsure_K).exp()
         factor_K = factor_K / (segments.mean(factor_K, one_K, 1, counts_K) + EPS)
         sure_K = torch.where(counts_K, (-self.bonus_sharpness * unsure_K).exp(), 0)
-        same_K = torch.zeros_like(counts_K)
-        same_K[:-1] = rollout_K[1:] == rollout_K[:-1]
-        bonus_K = torch.where(same_K, self.bonus * sure_K.roll(-1), 0)
+        bonus_K = torch.where(segments.ends(rollout_K), 0, self.bonus * sure_K.roll(-1))
         advantage_K = factor_K * advantage_B[rollout_K] + bonus_K
         advantage_K = advantage_K - segments.mean(advantage_K, one_K, 1, counts_K)
         metrics = {

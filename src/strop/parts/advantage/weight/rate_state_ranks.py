@@ -98,7 +98,5 @@ class RateStateRanks:
             bonus_B = bonus_B * min(max(1 - (usual[3] + 1) / 2, 0.0), 1.0)
         bonus_B = torch.where(scored_B, bonus_B, 0) if known else torch.zeros_like(bonus_B)
         if self.last_token:
-            row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
-            last_B = segments.extreme(row_T, rollout_T, scored_B.shape[0], mask_T)
-            mask_T = mask_T & (row_T == last_B[rollout_T])
+            mask_T = segments.is_last(rollout_T, scored_B.shape[0], mask_T)
         return torch.where(mask_T, bonus_B[rollout_T], 0)

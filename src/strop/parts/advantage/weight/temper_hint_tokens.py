@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.batch.columns import HINT
 from strop.method.part import Result
-
-HINT = 3  # origin_T
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop.batch.draws import uniforms
 from strop.method.part import require
-from strop.parts.loss.bound._guesses import drawn
 from strop.support.errors import UserError
 
 
@@ -64,3 +64,14 @@ class RewardOwnGuesses:
         weight_TV = torch.where(token_TV, guess_TV, guess_TV * self.wrong)
         safe_TV = torch.where(guess_TV > 0, logq_TV, 0)
         return (weight_TV * safe_TV).sum(-1)
+
+
+def drawn(weight_TV: Tensor, seed_T: Tensor, num: int) -> Tensor:
+    """`num` draws [T, num] from every row of weights [T, V], which need not add up to 1."""
+    sum_TV = weight_TV.cumsum(-1)
+    whole_T1 = sum_TV[:, -1:]
+    level_TN = uniforms(seed_T, num).mul_(whole_T1).to(sum_TV.dtype)
+    # A level that is rounded up to the whole sum lies above all tokens: the last possible one's is
+    # just below.
+    level_TN = torch.minimum(level_TN, torch.nextafter(whole_T1, torch.zeros_like(whole_T1)))
+    return torch.searchsorted(sum_TV, level_TN, right=True)
