@@ -103,6 +103,7 @@ def test_sources_by_what_there_is_to_learn_from_them(train, strop, tmp_path):
         (["--map", "question=prompt", "--map", "answer=solution"], "'answer', which no file has"),
         (["--map", "question=solution"], "row 1 has both 'question' and 'solution'"),
         (["data.columns={question: prompt, solution: prompt}"], "two columns the name 'prompt'"),
+        (["data.task_config={questions: /a.jsonl}"], "a text such as '/data/a.jsonl' is quoted"),
         (["data.task_config={size: none}"], "resumes, cannot hold it: Object of type 'NoneType'"),
         (["data.chat_template_kwargs={a: {b: [1, none]}}"], "resumes, cannot hold it: Object of"),
         (["--validation", "train=data.jsonl"], "names a set 'train', as another split is called"),

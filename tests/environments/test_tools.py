@@ -194,6 +194,8 @@ def test_a_file_is_opened_to_be_read(tmp_path):
     database.close()
     with pytest.raises(UserError, match="no database"):
         Database(str(tmp_path / "none.db"))
+    with pytest.raises(UserError, match=r'script of a database fails: near "TABEL".*CREATE TABEL'):
+        Database(script="CREATE TABEL t (a);")
 
 
 def test_search_finds_words():

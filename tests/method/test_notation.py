@@ -83,6 +83,7 @@ def test_annotations_that_are_text_are_types_too(tmp_path):
         ("constant(-inf)", Constant(-math.inf)),
         ("{style: compact}", {"style": "compact"}), ("{**a}", "{**a}"), ("{1: 2}", {"1": 2}),
         ("{1.5: 2}", "{1.5: 2}"),
+        (" {a: data/q.jsonl, b: [x-y]}", {"a": "data/q.jsonl", "b": ["x-y"]}),
         ("{'a': [1, false, {b: none}], c: 2.5}", {"a": [1, False, {"b": None}], "c": 2.5}),
     ],
 )  # fmt: skip

@@ -189,6 +189,7 @@ def test_generated_questions_have_a_gold_query():
         assert "CREATE TABLE orders" in environment.reset(seed).text
         final = f"<think></think><final_sql>{environment.columns()['answer']}</final_sql>"
         assert environment.step(final).measures == dict.fromkeys(NOTHING, 1.0)
+    environment.close()
 
 
 def test_composes():

@@ -83,8 +83,13 @@ class Database:
         where = f"{Path(file).resolve().as_uri()}?mode=ro" if file else ":memory:"
         # it may be closed in another thread than the one that queries it
         self.connection = sqlite3.connect(where, uri=bool(file), check_same_thread=False)
-        if script:
+        try:
             self.connection.executescript(script)
+        except sqlite3.Error as error:
+            self.connection.close()
+            raise UserError(
+                f"tools: the script of a database fails: {error}; it begins with {script[:80]!r}"
+            ) from error
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
         self.connection.set_authorizer(_authorize)
 

@@ -132,8 +132,8 @@ def value_of(node: ast.expr, text: str) -> Any:
 
 
 def _table(node: ast.expr, text: str) -> Any:
-    """The value of a text in curly brackets, `{size: 3, fast: true}`; a bare word is text there,
-    and so is a whole number before a colon.
+    """The value of a text in curly brackets, `{size: 3, fast: true}`; a bare word or path is text
+    there, and so is a whole number before a colon.
     """
     if isinstance(node, ast.Dict):
         keys = [_table(key, text) for key in node.keys if key is not None]
@@ -145,4 +145,6 @@ def _table(node: ast.expr, text: str) -> Any:
         return [_table(item, text) for item in node.elts]
     if isinstance(node, ast.Name):
         return WORDS.get(node.id.lower(), node.id)
+    if isinstance(node, ast.Attribute | ast.BinOp):  # data/rows.jsonl, token-mean
+        return ast.get_source_segment(text.strip().replace("\n", " "), node)
     return value_of(node, text)

@@ -1,6 +1,7 @@
 """Words `path=value`, and what they set in the plain values of a configuration."""
 
 import re
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from strop.catalogue import peers
 from strop.catalogue.seams import PLACE_OF, STAGES
 from strop.method import reading, writing
 from strop.method.schedule import Schedule
+from strop.method.values import parse, value_of
 from strop.support.errors import UserError, nearest, several
 from strop.training.settings.config import RunConfig, section_classes, settings
 
@@ -83,7 +85,19 @@ def _read(path: str, text: str) -> Any:
     if declared is str or any(field.annotation is str for field in fields):
         return reading.value(text) if _is_quoted(text) else text
     value = reading.value(text)
+    if value == text and any(typing.get_origin(field.annotation) is dict for field in fields):
+        _check_table(path, text)
     return text if isinstance(value, Schedule) else value
+
+
+def _check_table(path: str, text: str) -> None:
+    """Raise UserError where a text in curly brackets cannot be read."""
+    try:
+        value_of(parse(text), text)
+    except UserError as error:
+        raise UserError(
+            f"{path}: {error}; in {{name: value}}, a text such as '/data/a.jsonl' is quoted"
+        ) from error
 
 
 def _is_quoted(text: str) -> bool:
