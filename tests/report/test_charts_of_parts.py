@@ -78,6 +78,11 @@ def test_metrics_that_no_step_logs_are_named() -> None:
     assert sentence.startswith("carry_metric_forward follows 'entropi', which no step has logged, ")
 
 
+def test_a_metric_without_a_name_is_not_the_one_that_chooses_a_checkpoint() -> None:
+    run = Run("a", *numbers_in([{"step": 1, "": 0.5}]), 'recipe = "grpo"', (), ())
+    assert "Best checkpoint" not in parts([run])["header"]
+
+
 def test_another_spelling_of_a_section_of_the_page_joins_it() -> None:
     """Both have one anchor on the page, so that one of them was lost."""
     spelled = [dataclasses.replace(BUDGET, section=name) for name in ("completions", "SETTINGS")]
