@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from strop.api.arguments import checked
@@ -20,6 +21,12 @@ def test_a_list_of_whole_numbers_takes_no_others_and_one_of_numbers_takes_both()
     for whole in ((1, 2.0), 0.5):
         with pytest.raises(UserError, match=r"whole is .*: give whole numbers in a list"):
             taken(whole=whole)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert taken(whole=np.arange(1, 3), numbers=np.float32(0.5)) == ((1, 2), (0.5,))
+    with pytest.raises(UserError, match=r"whole is 0\.5: give whole numbers in a list"):
+        taken(whole=np.float64(0.5))
 
 
 def test_only_a_name_that_is_too_long_is_the_callers_mistake() -> None:

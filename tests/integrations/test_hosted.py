@@ -85,6 +85,15 @@ def test_cut_into_passes(how: str) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
 
 
+def test_what_stands_outside_the_mask_never_matters() -> None:
+    given, now = rollouts()
+    update = Hosted(notation.recipe("grpo"), 0).begin(1, 10, given).update(ALL, 0)
+    whole = update.loss(ALL, given.mask_BL, now)
+    for void in (torch.nan, -torch.inf):
+        other = {name: torch.where(given.mask_BL, column, void) for name, column in now.items()}
+        assert update.loss(ALL, given.mask_BL, other) == whole
+
+
 def test_two_updates_are_over_their_own_rows() -> None:
     """token-mean: each half divides by its own tokens, whatever the other has."""
     given, now = rollouts()

@@ -439,6 +439,18 @@ def test_a_mask_holds_0_and_1_alone(odd):
         F.policy_loss("simpo", **pair, mask_chosen=[[1.0]], mask_rejected=[[odd]])
 
 
+def test_tokens_that_are_ruled_out_add_no_entropy():
+    """Of a vocabulary padded with -inf, as of the one without padding; it was NaN."""
+    known = f64([[2, 0, 1], [0, 1, 0]]).requires_grad_()
+    padded = torch.nn.functional.pad(known, (0, 2), value=-math.inf)
+    found = []
+    for logits in (known, padded):
+        given = {"logits": logits, "labels": [[0, 1]], "advantages": f64(1)}
+        loss, _ = F.policy_loss("adaptive_entropy_coef", **given)
+        found.append((loss, *torch.autograd.grad(loss, known)))
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_a_token_without_a_label_is_in_no_mask():
     given = {"logits": torch.zeros(1, 3, 2), "labels": [[0, 1, -100]]}
     loss, _ = F.policy_loss("sft", **given, mask=[[1, 0, 0]])  # fewer tokens than have labels

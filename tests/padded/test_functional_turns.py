@@ -64,6 +64,24 @@ def test_rows_may_be_turns_in_any_order(order):
     torch.testing.assert_close(found, WANTED.flatten()[rows][:, None] * mask)
 
 
+def test_without_an_index_turns_are_in_the_order_of_rows():
+    """They were numbered through all trajectories, so that no two were at one place."""
+    rows = {"trajectories": [7, 3, 7, 3], "turn_rewards": [0.0, 0.0, 1.0, 0.0]}
+    found = F.advantages("trloo", groups=[0, 0, 0, 0], **rows)
+    torch.testing.assert_close(
+        found, F.advantages("trloo", groups=[0, 0, 0, 0], turn_index=[0, 0, 1, 1], **rows)
+    )
+    assert found.tolist() == [1, -1, 1, -1]
+
+
+def test_what_is_of_a_whole_trajectory_is_the_same_in_all_its_turns():
+    """The value of its first turn stood for all, such as 0 where the last turn has the reward."""
+    rows = {"trajectories": [0, 0, 1, 1], "turn_rewards": [0.0, 1.0, 0.0, 0.0]}
+    for name, other in (("group", {"groups": [0, 1, 0, 0]}), ("reward", {"rewards": [0, 1, 0, 0]})):
+        with pytest.raises(UserError, match=f"{name} differs between the turns of a trajectory"):
+            F.advantages("trloo", **{"groups": [0, 0, 0, 0], **rows, **other})
+
+
 def test_there_may_be_no_rows():
     none = torch.zeros(0)
     rows = {"groups": none.long(), "trajectories": none.long(), "turn_rewards": none}

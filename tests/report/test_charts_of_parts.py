@@ -1,5 +1,6 @@
 """Charts and panel lines that parts add: in a run's folder, on its page, on a terminal."""
 
+import dataclasses
 import io
 import json
 from collections.abc import Callable
@@ -75,6 +76,20 @@ def test_metrics_that_no_step_logs_are_named() -> None:
     carry = Use(CarryMetricForward(metric="entropi"))
     (sentence,) = not_logged([("control.carry_metric_forward", carry)], {"entropy"})
     assert sentence.startswith("carry_metric_forward follows 'entropi', which no step has logged, ")
+
+
+def test_a_metric_without_a_name_is_not_the_one_that_chooses_a_checkpoint() -> None:
+    run = Run("a", *numbers_in([{"step": 1, "": 0.5}]), 'recipe = "grpo"', (), ())
+    assert "Best checkpoint" not in parts([run])["header"]
+
+
+def test_another_spelling_of_a_section_of_the_page_joins_it() -> None:
+    """Both have one anchor on the page, so that one of them was lost."""
+    spelled = [dataclasses.replace(BUDGET, section=name) for name in ("completions", "SETTINGS")]
+    found = parts([charts_of_run(*spelled, config='recipe = "grpo"')])
+    assert found["completions"].count("<figure>") == 2
+    assert "Budget" in found["settings"]
+    assert "<pre>" in found["settings"]
 
 
 def test_a_chart_has_a_section_of_its_own_or_joins_one() -> None:

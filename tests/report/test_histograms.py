@@ -37,7 +37,8 @@ def test_the_first_and_the_last_step_stand_over_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[0.25], [0.5, 0.5 + 1e-12], [-1.0, 0.0, 0.1, 1.0], list(np.linspace(-3, 9, 200))]
+    "values",
+    [[0.25], [0.5, 0.5 + 1e-12], [-1.0, 0.0, 0.1, 1.0], list(np.linspace(-3, 9, 200)), [-1e20] * 4],
 )
 def test_every_rollout_is_in_a_bar(values: list[float]) -> None:
     chart = histogram(run_of(values), "t", "rewards", "reward")

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from strop.support.errors import BITS, UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,8 +24,9 @@ WHAT: dict[Any, str] = {
 def checked(call: F) -> F:
     """Wraps a call so that it raises UserError for an argument of another type than stated.
 
-    Numbers, text and lists of numbers are checked; a single number counts as a list of one. All
-    other arguments are left to the call, and so are paths, except names that no file can have.
+    Numbers, text and lists of numbers are checked; a single number counts as a list of one, and
+    numpy's numbers as Python's. All other arguments are left to the call, and so are paths, except
+    names that no file can have.
     """
     signature = inspect.signature(call)
     stated = {name: parameter.annotation for name, parameter in signature.parameters.items()}
@@ -51,6 +54,8 @@ def check_seed(seed: int) -> None:
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
     """The value. Raises UserError for a value of another kind."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and kind in WHAT):
+        value = value.tolist()
     for number in (int, float):
         if kind == number | None:
             return None if value is None else _checked(name, value, number)

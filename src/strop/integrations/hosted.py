@@ -153,7 +153,7 @@ class Update:
 
         After `measure`, its value is 0 and its gradient is the measured one.
         """
-        nothing = torch.stack([column.sum() * 0 for column in columns.values()]).sum()
+        nothing = torch.stack([column[:0].sum() for column in columns.values()]).sum()
         place_B, row_B = self._rows(given)
         if not self.terms or not place_B.numel():
             return nothing

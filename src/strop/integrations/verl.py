@@ -118,7 +118,7 @@ class PolicyLoss:
         view = View(prepared)
         rng = generators(0, self.calls)("objective", 0)
         losses = [kernel.term_loss(each, view, tally, rng=rng) for each in self.algorithm.terms]
-        change_T = (old_log_prob - log_prob).detach() * mask_BL
+        change_T = torch.where(mask_BL, (old_log_prob - log_prob).detach(), 0)
         metrics = {f"actor/{name}": value for name, value in tally.means().items()}
         metrics["actor/ppo_kl"] = float(change_T.sum() / mask_BL.sum().clamp(min=1))
         return torch.stack(losses).sum(), metrics

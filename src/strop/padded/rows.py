@@ -77,8 +77,9 @@ def labelled(given: Mapping[str, Any], taken: Mapping[str, bool]) -> dict[str, A
     ids = ids_of("labels", torch.where(mask, labels, 0), logits.shape[:-1], logits.shape[-1])
     logq = torch.log_softmax(torch.where(mask[..., None], logits, 0), dim=-1)
     logp = logq.gather(2, ids[..., None]).squeeze(2)
+    finite = torch.where(logq.isneginf(), 0, logq)  # a token that is ruled out adds 0, not NaN
     checked = {"logp": logp, "logp_old": logp.detach(), "token_ids": ids,
-            "entropy": -(logq.exp() * logq).sum(-1)}  # fmt: skip
+            "entropy": -(logq.exp() * finite).sum(-1)}  # fmt: skip
     if "logits" not in taken:
         del rest["logits"]
     if (own := mask_of("mask", rest.get("mask"))) is None:

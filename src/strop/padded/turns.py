@@ -94,6 +94,10 @@ class RowsAreTurns(Layout):
         _, rollout_K = torch.unique(self.trajectory_R[order], return_inverse=True)
         first_B = rollout_K.diff(prepend=rollout_K.new_full((1,), -1)).nonzero().squeeze(1)
         whole = {n: c[first_B] if level_of(n) == "B" else c for n, c in flat.columns.items()}
+        for name in (n for n in columns if level_of(n) == "B"):
+            if not torch.equal(whole[name][rollout_K], placed[name]):
+                raise UserError(f"{name[:-2]} differs between the turns of a trajectory: it is of "
+                                "the whole one; what a turn earned is turn_rewards")  # fmt: skip
         return Batch({**whole, "rollout_K": rollout_K, "index_K": self.index_R[order]})
 
     def back(self, batch: Batch, values_T: Tensor) -> Tensor:
@@ -150,12 +154,12 @@ def layout_of(
     if mask_BT is None:
         mask_BT = _one_a_row(trajectories, rest)
     if trajectories is not None:
+        _check_shape("trajectories", trajectories, mask_BT, 1)
+        trajectories = trajectories.to(mask_BT.device)
         index = rest.pop("steps", None) if index is None else index
-        if index is None:
-            index = torch.arange(mask_BT.shape[0], device=mask_BT.device)
-        for name, row_R in (("trajectories", trajectories), ("turn_index", index)):
-            _check_shape(name, row_R, mask_BT, 1)
-        return RowsAreTurns(mask_BT, trajectories.to(mask_BT.device), index), rest
+        index = _in_order_of_rows(trajectories) if index is None else index.to(mask_BT.device)
+        _check_shape("turn_index", index, mask_BT, 1)
+        return RowsAreTurns(mask_BT, trajectories, index), rest
     if turn_ids is None:
         return Layout(mask_BT), rest
     _check_shape("turn_ids", turn_ids, mask_BT, 2)
@@ -165,6 +169,12 @@ def layout_of(
         raise UserError(f"turn_valid must be [{mask_BT.shape[0]}, K]; it is {list(valid.shape)}")
     widths = [each.shape[1] for each in (valid, turns) if each is not None and each.dim() == 2]
     return TurnsInRows(mask_BT, turn_ids.to(mask_BT.device), valid, max(widths, default=0)), rest
+
+
+def _in_order_of_rows(trajectory_R: Tensor) -> Tensor:
+    """Numbers the turns of each trajectory from 0, in the order of its rows."""
+    _, rollout_R = torch.unique(trajectory_R, return_inverse=True)
+    return segments.order_within(rollout_R, segments.count_of(rollout_R))
 
 
 def _one_a_row(trajectories: Tensor | None, given: Mapping[str, Tensor]) -> Tensor:

@@ -189,7 +189,7 @@ def best_of(run: Run) -> Best | None:
     name, patience = str(training.get("best", "")), training.get("patience")
     steps, values = run.series(name)
     steps, values = steps[steps > 0], values[steps > 0]
-    if not len(steps):
+    if not name or not len(steps):
         return None
     at = int(np.argmax(-values if training.get("best_is") == "lowest" else values))
     since = int((run.validations(name)[0] > steps[at]).sum())

@@ -182,6 +182,7 @@ def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
     if len(distinct) > FEW:
         return np.linspace(least, most, BARS + 1)
     half = np.diff(distinct).min() / 2 if len(distinct) > 1 else 0.5
+    half = max(half, 1e-12 * np.abs(distinct).max())  # 1e20 plus 0.5 is 1e20
     return np.unique(np.concatenate([distinct - half, distinct + half]).round(9))
 
 

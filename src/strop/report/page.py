@@ -7,6 +7,7 @@ from pathlib import Path
 
 from strop.report.about import best_of, changed, facts
 from strop.report.browser import rollout_browser
+from strop.report.charts import Chart
 from strop.report.html import charts_grid, document, section, slug
 from strop.report.run_folder import Run, read_run
 from strop.report.sections import sections
@@ -62,7 +63,6 @@ def parts(runs: Sequence[Run], states: Sequence[str] = ()) -> dict[str, str]:
     states: how far each run is, for runs that are being watched.
     """
     methods = by_method(runs)
-    drawn = {title: charts_grid(charts, title) for title, charts in sections(methods)}
     first = {"Learning": "", "Numbers": headlines(methods)}
     last = {
         "Rollouts": rollout_browser(runs),
@@ -70,8 +70,14 @@ def parts(runs: Sequence[Run], states: Sequence[str] = ()) -> dict[str, str]:
         "Environment": environments(runs),
         "Every recorded number": _folded(methods, [every_number(m) for m in methods]),
     }
+    # a user's part may draw in a section of the page's own, in any spelling of its title
+    titles = {slug(title): title for title in (*first, *last)}
+    charts: dict[str, list[Chart]] = {}
+    for title, several in sections(methods):
+        charts.setdefault(titles.setdefault(slug(title), title), []).extend(several)
+    drawn = {title: charts_grid(several, title) for title, several in charts.items()}
     found = dict.fromkeys([*first, *(title for title in drawn if title not in last), *last], "")
-    for content in (drawn, first, last):  # a user's part may draw in a section of the page's own
+    for content in (drawn, first, last):
         found |= {title: found[title] + more for title, more in content.items()}
     whole = {slug(title): section(title, content) for title, content in found.items() if content}
     return {"header": _header(methods, runs, states), **whole}
