@@ -12,9 +12,27 @@ import math
 import pytest
 import torch
 
+import strop
 from strop.auditing.estimate import Limits, audit
 from strop.auditing.tree import Tree, random_policy, random_tree
 from strop.method import notation
+
+FEW = """
+import dataclasses
+
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(grpo)
+def few(**parent) -> Algorithm:
+    '''Fewer answers than the parameter that it inherits says.'''
+    sampling = (Use(DrawInShuffledOrder(num_rollouts=4)),)
+    return dataclasses.replace(grpo(**parent), sampling=sampling)
+"""
 
 
 def score_LAN(tree, theta):
@@ -88,3 +106,10 @@ def test_the_best_size_of_drawn_prompts_is_the_formulas():
     least = min(found, key=lambda size: found[size].error.value)
     assert 2 < least < 5
     assert abs(least - best) < 1
+
+
+def test_a_sampler_with_fewer_answers_than_its_recipes_parameter_is_audited_at_the_group(tmp_path):
+    (tmp_path / "own.py").write_text(FEW)
+    found = strop.audit([f"{tmp_path}/own.py:few", "grpo"], group=3, success=0.3, staleness=0)
+    few, grpo = str(found).split("\n\n")
+    assert few.splitlines()[1:] == grpo.splitlines()[1:]

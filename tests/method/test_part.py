@@ -1,7 +1,7 @@
 """Properties of a part: names, reads, writes, calls and changed fields."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -124,6 +124,9 @@ class DivideByNothing:
     def __call__(self, advantage_B: Tensor) -> Tensor:
         return advantage_B * (1 / 0)
 
+    def observe(self, advantage_B: Tensor, state: Any) -> Any:
+        return self(advantage_B) if state else None
+
 
 @dataclass(frozen=True)
 class WriteTwo(ReturnWhatItIsGiven):
@@ -162,6 +165,15 @@ def test_an_error_inside_a_part_says_which_part_where_and_when():
     line = DivideByNothing.__call__.__code__.co_firstlineno + 1
     note = f"The part mine raised this: {__file__}:{line}, step 7"
     assert raised.value.__notes__ == [note]
+
+
+def test_an_error_inside_observe_and_a_state_that_is_not_returned_name_the_part():
+    batch, use = ragged_batch(1).set(step=torch.tensor(7)), Use(DivideByNothing(), label="mine")
+    with pytest.raises(ZeroDivisionError) as raised:
+        parts.update(use, batch, True, "observe")
+    assert raised.value.__notes__[0].startswith("The part mine raised this: ")
+    with pytest.raises(UserError, match="mine returned None from `observe`: return the new state"):
+        parts.update(use, batch, False, "observe")
 
 
 def test_what_a_part_returns_in_place_of_columns_is_of_its_kind():

@@ -29,7 +29,8 @@ class DrawBadly:
     number: int = 1
 
     def __call__(self, pool: tuple[int, ...]):
-        return (Draw(pool[0] if self.uid < 0 else self.uid, self.size),) * self.number
+        uid = pool[0] if self.uid < 0 else self.uid
+        return (Draw(uid, self.size),) * self.number if self.number >= 0 else [(uid, self.size)]
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def test_what_is_asked_of_unknown_prompts_stops_the_run_before_step_1(tmp_path):
     ("sampling", "message"),
     [('"{file}:DrawBadly"(uid=77)', "draw_badly draws the prompt 77, which is none of the 12"),
      ('"{file}:DrawBadly"(size=0)', "draw_badly gives the prompt .* 0 rollouts"),
+     ('"{file}:DrawBadly"(number=-1)', r"draw_badly returned \[\(\d+, 4\)\]: return a tuple of Dr"),
      ('"{file}:DrawBadly"(number=0)', "sampling: draw_badly leaves no draw: a step needs")],
 )  # fmt: skip
 def test_draws_of_unknown_prompts_or_of_nothing_stop_the_run_before_step_1(

@@ -154,18 +154,33 @@ class Raises:
 
     def __call__(self, advantage_B: Tensor) -> Tensor:
         return helper(advantage_B)
+
+
+@dataclass(frozen=True)
+class Later:
+    kind: ClassVar[str] = "advantage/baseline"
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B
+
+    def observe(self, reward_B: Tensor, state):
+        return helper(reward_B)
 """
 
 
-def test_the_traceback_of_an_error_in_an_own_part_has_that_parts_code_alone(strop, lab, tmp_path):
+@pytest.mark.parametrize("part", ["Raises", "Later"])
+def test_the_traceback_of_an_error_in_an_own_part_has_that_parts_code_alone(
+    part, strop, lab, tmp_path
+):
     (tmp_path / "raises.py").write_text(RAISES)
-    chain = f'advantage="{tmp_path}/raises.py:Raises" | spread_evenly'
+    chain = f'advantage="{tmp_path}/raises.py:{part}" | spread_evenly'
     result = strop("train", *lab.arguments(chain), "--out", tmp_path / "run")
     assert result.code == 1
     places = [line for line in result.err.splitlines() if line.startswith("  File ")]
     assert [line.split(", ")[0] for line in places] == 2 * [f'  File "{tmp_path}/raises.py"']
     assert result.err.endswith(
-        f"KeyError: 'missing'\nThe part raises raised this: {tmp_path}/raises.py:9, step 1\n"
+        "KeyError: 'missing'\n"
+        f"The part {part.lower()} raised this: {tmp_path}/raises.py:9, step 1\n"
     )
 
 

@@ -99,7 +99,8 @@ def compose(settings: RunConfig, setting: Setting, phase: int = 1) -> Algorithm:
     algorithm = _first_step(settings, phase)
     given, stated = _stated(settings, rollouts_of(algorithm))
     if not given:  # a method that draws more than its `num_rollouts` continues to do so
-        extra = rollouts_of(algorithm) - stated
+        # and one whose sampler has a number of its own draws no fewer than the group
+        extra = max(rollouts_of(algorithm) - stated, 0)
         algorithm = _set(algorithm, "sampling", num_rollouts=setting.group + extra)
     if setting.updates:
         algorithm = _set(algorithm, "plan", num_epochs=setting.updates, num_minibatches=1)

@@ -198,7 +198,7 @@ def _inside_users_part(error: Exception) -> TracebackType | None:
     parts = sys.modules.get("strop.method.part")
     trace, inside = error.__traceback__, None
     while parts is not None and trace is not None:
-        if trace.tb_frame.f_code is parts.call.__code__:
+        if trace.tb_frame.f_code in (parts.call.__code__, parts.update.__code__):
             inside = trace.tb_next
         trace = trace.tb_next
     if inside is None or inside.tb_frame.f_code.co_filename.startswith(str(SOURCE)):

@@ -354,7 +354,7 @@ def call(
     except (UserError, RunStopped, StepGivenUp):
         raise
     except Exception as error:
-        error.add_note(_failed(use, batch, error))
+        error.add_note(_failed(use, use.part.__call__, batch, error))
         raise
     if (now := _versions(columns)) != versions:
         changed = next(name for name in versions if now[name] != versions[name])
@@ -369,9 +369,9 @@ def call(
     return result
 
 
-def _failed(use: Use, batch: Columns | None, error: Exception) -> str:
-    """The part whose call raised the error, where in its file, and at which step."""
-    code = inspect.unwrap(type(use.part).__call__).__code__
+def _failed(use: Use, method: Callable[..., Any], batch: Columns | None, error: Exception) -> str:
+    """The part whose method raised the error, where in its file, and at which step."""
+    code = inspect.unwrap(method).__code__
     line, trace = code.co_firstlineno, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == code.co_filename:
@@ -535,7 +535,17 @@ def update(use: Use, batch: "Batch", state: Any, hook: str = "update") -> Any:
     `observe` runs before curation drops anything, on all rows that were sampled and scored.
     """
     given = {name: batch[column] for name, column in _renamed(use, hook).items()}
-    return getattr(use.part, hook)(**given, state=state)
+    method = getattr(use.part, hook)
+    try:
+        found = method(**given, state=state)
+    except (UserError, RunStopped, StepGivenUp):
+        raise
+    except Exception as error:
+        error.add_note(_failed(use, method, batch, error))
+        raise
+    if found is None and state is not None:
+        raise UserError(f"part {use.label} returned None from `{hook}`: return the new state")
+    return found
 
 
 LEARNERS = ("policy", "critic")

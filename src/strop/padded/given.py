@@ -91,8 +91,8 @@ def check_call(name: Any, params: Any, seed: Any = 0, state: Any = None) -> None
     """Raises UserError where a call's options are of the wrong kind."""
     if not isinstance(name, str):
         raise UserError(
-            f"the recipe is given by its name, or a line such as 'grpo(beta=0.04)', not by "
-            f"{_kind(name)}"
+            "the recipe is given by its name, or a line such as 'grpo(beta=0.04)' or "
+            f"'my.py:mine', it is {_kind(name)}"
         )
     if not isinstance(params, Mapping) or not all(isinstance(key, str) for key in params):
         raise UserError(f"params must be a dict from names to values, it is {_kind(params)}")

@@ -127,7 +127,9 @@ class Collector:
         return tuple(numbered)
 
     def _check(self, who: str, draws: tuple[Draw, ...]) -> None:
-        """Raise UserError for a draw of an unknown prompt or of zero rollouts."""
+        """Raise UserError for a draw of an unknown prompt or of zero rollouts, or for no draws."""
+        if not isinstance(draws, tuple) or not all(isinstance(draw, Draw) for draw in draws):
+            raise UserError(f"{who} returned {draws!r:.60}: return a tuple of Draw(uid, number)")
         for draw in draws:
             if draw.uid not in self.world.known:
                 raise UserError(
