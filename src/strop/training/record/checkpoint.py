@@ -61,14 +61,12 @@ def save(
     sharded: bool = False,
 ) -> Path:
     """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk,
-    before anything is written where too little is free.
+    before anything is written where too little is free, and UserError as `check_state`.
 
     held: what the engine needs to resume besides the newest weights, if anything. copies: the
     copies of the weights that differ from the initial model, by name. stored: the files of stores
     that the state refers to. ranks: the processes of the run, all of which call this; the first
     writes everything, gathered from the shards. sharded: each process writes its own shards.
-
-    Also raises UserError, as `check_state`.
     """
     check_state(state)
     place = folder / f"step-{step:06d}"
