@@ -548,10 +548,8 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
     reads = f"{stage}: {use.label} reads {' or '.join((column, *others))}"
     early = PLACES.index(place) < PLACES.index(PLACE_OF[COMPUTED_BEFORE])
     if column == "draws":
-        return (
-            f"{reads}, and no part before it draws: begin with draw_in_shuffled_order, or leave "
-            "`draws` out of the call of a part that draws by itself"
-        )
+        alone = "or leave `draws` out of a part that draws by itself"
+        return f"{reads}, and no part before it draws: begin with draw_in_shuffled_order, {alone}"
     if column in ("advantage_B", "advantage_T") and early:
         where_else = "[advantage_T: credit_T] at a credit part of the stage reward and here"
         if column == "advantage_B":
