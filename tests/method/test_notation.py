@@ -81,6 +81,8 @@ def test_annotations_that_are_text_are_types_too(tmp_path):
         ("[1, 2.5]", (1, 2.5)), ("(0.0, inf)", (0.0, math.inf)), ("", ""), ("2+2", "2+2"),
         ("linear(0.6, 0.4)", Linear(0.6, 0.4)), ("warmup(1e-6, 10)", Warmup(1e-6, 10)),
         ("constant(-inf)", Constant(-math.inf)),
+        ("null", None), ("[q_proj, a.jsonl, x-y, true]", ("q_proj", "a.jsonl", "x-y", True)),
+        ("[a, [b]]", ("a", ["b"])), ("[/a]", "[/a]"), ("[f(x=1), 2]", "[f(x=1), 2]"),
         ("{style: compact}", {"style": "compact"}), ("{**a}", "{**a}"), ("{1: 2}", {"1": 2}),
         ("{1.5: 2}", "{1.5: 2}"),
         (" {a: data/q.jsonl, b: [x-y]}", {"a": "data/q.jsonl", "b": ["x-y"]}),

@@ -13,7 +13,7 @@ from strop.catalogue.seams import SLOTS
 from strop.method.schedule import SCHEDULES, Schedule
 from strop.support.errors import UserError, nearest
 
-WORDS = {"true": True, "false": False, "none": None, "inf": math.inf}
+WORDS = {"true": True, "false": False, "none": None, "null": None, "inf": math.inf}
 DEEPEST = 200  # levels of nesting; Python's own functions recurse over them
 # A name of a user's own code; columns in brackets, advantage_B:return_B, are matched to be left.
 OWN = re.compile(r"(?<=\w)\[[^\]]*\]|(?<![\w./:-])(?P<name>[\w./-]+:[A-Za-z_]\w*)")
@@ -122,7 +122,7 @@ def value_of(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.List | ast.Tuple):
         return tuple(value_of(item, text) for item in node.elts)
     if isinstance(node, ast.Dict):
-        return _table(node, text)
+        return in_brackets(node, text)
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError) as error:
@@ -131,18 +131,18 @@ def value_of(node: ast.expr, text: str) -> Any:
         ) from error
 
 
-def _table(node: ast.expr, text: str) -> Any:
-    """The value of a text in curly brackets, `{size: 3, fast: true}`; a bare word or path is text
-    there, and so is a whole number before a colon.
+def in_brackets(node: ast.expr, text: str) -> Any:
+    """The value of a text in brackets, `{size: 3, fast: true}` or `[q_proj, v_proj]`; a bare word
+    or path is text there, and so is a whole number before a colon.
     """
     if isinstance(node, ast.Dict):
-        keys = [_table(key, text) for key in node.keys if key is not None]
+        keys = [in_brackets(key, text) for key in node.keys if key is not None]
         keys = [str(key) if type(key) is int else key for key in keys]  # as in TOML
         if not all(isinstance(key, str) for key in keys) or len(keys) < len(node.keys):
             raise UserError(f"{text!r}: write names and values in curly brackets: {{name: value}}")
-        return dict(zip(keys, (_table(item, text) for item in node.values), strict=True))
+        return dict(zip(keys, (in_brackets(item, text) for item in node.values), strict=True))
     if isinstance(node, ast.List):
-        return [_table(item, text) for item in node.elts]
+        return [in_brackets(item, text) for item in node.elts]
     if isinstance(node, ast.Name):
         return WORDS.get(node.id.lower(), node.id)
     if isinstance(node, ast.Attribute | ast.BinOp):  # data/rows.jsonl, token-mean

@@ -9,7 +9,7 @@ from strop.catalogue import peers
 from strop.catalogue.seams import PLACE_OF, STAGES
 from strop.method import reading, writing
 from strop.method.schedule import Schedule
-from strop.method.values import parse, value_of
+from strop.method.values import in_brackets, parse
 from strop.support.errors import UserError, nearest, several
 from strop.training.settings.config import RunConfig, section_classes, settings
 
@@ -85,18 +85,20 @@ def _read(path: str, text: str) -> Any:
     if declared is str or any(field.annotation is str for field in fields):
         return reading.value(text) if _is_quoted(text) else text
     value = reading.value(text)
-    if value == text and any(typing.get_origin(field.annotation) is dict for field in fields):
-        _check_table(path, text)
+    kinds = {typing.get_origin(field.annotation) for field in fields}
+    if value == text and (dict in kinds or (tuple in kinds and text.startswith("["))):
+        _check_brackets(path, text)
     return text if isinstance(value, Schedule) else value
 
 
-def _check_table(path: str, text: str) -> None:
-    """Raise UserError where a text in curly brackets cannot be read."""
+def _check_brackets(path: str, text: str) -> None:
+    """Raise UserError where a text that should be in brackets cannot be read."""
     try:
-        value_of(parse(text), text)
+        in_brackets(parse(text), text)
     except UserError as error:
+        form = "[a, b]" if text.startswith("[") else "{name: value}"
         raise UserError(
-            f"{path}: {error}; in {{name: value}}, a text such as '/data/a.jsonl' is quoted"
+            f"{path}: {error}; in {form}, a text such as '/data/a.jsonl' is quoted"
         ) from error
 
 
