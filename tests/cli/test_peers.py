@@ -97,6 +97,8 @@ def test_the_term_that_a_message_offers_can_be_appended(term):
         (lambda: override({}, ["kl_coef=0.1"]), "no option kl_coef: .* is here rloo"),
         (lambda: override({}, ["mdoel.name=x"]), r"mdoel\.name, did you mean model\.name\?$"),
         (lambda: override({}, ["trainig.lr=1"]), r"trainig\.lr, did you mean training\.lr\?$"),
+        (lambda: override({}, ["data.path=x"]), r"data\.path; data has task, files, "),
+        (lambda: override({}, ["evaluation.samples=3"]), r"mean evaluation\.num_samples\?$"),
         (lambda: override({}, ["clip_high=0.3"]), r"clip_high, did you mean loss\.clip_high\?$"),
         (lambda: override({}, ["num_minibatches=2"]), r"did you mean plan\.num_minibatches\?$"),
         (lambda: override({}, ["num_rollout=8"]), r"did you mean sampling\.num_rollouts\?$"),

@@ -28,12 +28,19 @@ def table(name: str) -> str:
 
 def hint(word: str, known: Iterable[str]) -> str:
     """A hint about an unknown option: our option for a peer's, ours that is spelled nearly so, ours
-    for the end of a peer's name, or the nearest known names.
+    for the end of a peer's name, the nearest known names, or all names of its section.
     """
     known = list(known)
-    return (
-        ours(word, least=WHOLE) or _nearly_ours(word, known) or ours(word) or nearest(word, known)
-    )
+    near = ours(word, least=WHOLE) or _nearly_ours(word, known) or ours(word)
+    return near or _of_section(word, known) or nearest(word, known)
+
+
+def _of_section(word: str, known: list[str]) -> str:
+    """The nearest names of the section that the word names, or all of them; empty for none."""
+    section, _, last = word.rpartition(".")
+    ends = {name: name.rpartition(".")[2] for name in known if name.startswith(f"{section}.")}
+    close = [name for name, end in ends.items() if nearest(last, [end])]
+    return nearest(word, close) or (f"; {section} has {', '.join(ends.values())}" if ends else "")
 
 
 def _nearly_ours(word: str, known: Iterable[str]) -> str:
@@ -83,11 +90,11 @@ def of_loss_type(value: str) -> str:
 
 
 def _fit(word: str, names: tuple[str, ...]) -> int:
-    """How well a word fits a peer's names, or the end of one (`batch_size`); 0: not at all. The
-    first name of a row is its main one.
+    """How well a word fits a peer's names, or the end of one (`batch_size`, `rollout.n`); 0: not at
+    all. The first name of a row is its main one.
     """
     whole = [word == name or word.endswith(f".{name}") for name in names]
-    ending = [word.rpartition(".")[2] == name.rpartition(".")[2] for name in names]
+    ending = [name.endswith(f".{word}") for name in names]
     if any(whole):
         return WHOLE + 1 if whole[0] else WHOLE
     if any(ending):
