@@ -74,6 +74,14 @@ def test_without_an_index_turns_are_in_the_order_of_rows():
     assert found.tolist() == [1, -1, 1, -1]
 
 
+def test_a_turn_is_one_row_but_for_rows_that_are_padding():
+    rows = {"trajectories": [0, 0, 1, 0], "turn_index": [0, 1, 0, 1], "groups": [0, 0, 0, 0]}
+    mask = torch.tensor([[1], [1], [1], [0]])
+    assert F.advantages("trloo", turn_rewards=[1, 0, 0, 0], mask=mask, **rows).shape == (4, 1)
+    with pytest.raises(UserError, match="turn_index has turn 1 of trajectory 0 twice"):
+        F.advantages("trloo", turn_rewards=[1, 0, 0, 0], **rows)
+
+
 def test_what_is_of_a_whole_trajectory_is_the_same_in_all_its_turns():
     """The value of its first turn stood for all, such as 0 where the last turn has the reward."""
     rows = {"trajectories": [0, 0, 1, 1], "turn_rewards": [0.0, 1.0, 0.0, 0.0]}

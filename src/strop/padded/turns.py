@@ -159,6 +159,7 @@ def layout_of(
         index = rest.pop("steps", None) if index is None else index
         index = _in_order_of_rows(trajectories) if index is None else index.to(mask_BT.device)
         _check_shape("turn_index", index, mask_BT, 1)
+        _check_once(trajectories[mask_BT.any(1)], index[mask_BT.any(1)])
         return RowsAreTurns(mask_BT, trajectories, index), rest
     if turn_ids is None:
         return Layout(mask_BT), rest
@@ -167,6 +168,7 @@ def layout_of(
         raise UserError(f"turn_ids must lie from -1 to {MOST_TURNS - 1}")
     if valid is not None and (valid.dim() != 2 or valid.shape[0] != mask_BT.shape[0]):
         raise UserError(f"turn_valid must be [{mask_BT.shape[0]}, K]; it is {list(valid.shape)}")
+    valid = None if valid is None else valid.to(mask_BT.device)
     widths = [each.shape[1] for each in (valid, turns) if each is not None and each.dim() == 2]
     return TurnsInRows(mask_BT, turn_ids.to(mask_BT.device), valid, max(widths, default=0)), rest
 
@@ -175,6 +177,14 @@ def _in_order_of_rows(trajectory_R: Tensor) -> Tensor:
     """Numbers the turns of each trajectory from 0, in the order of its rows."""
     _, rollout_R = torch.unique(trajectory_R, return_inverse=True)
     return segments.order_within(rollout_R, segments.count_of(rollout_R))
+
+
+def _check_once(trajectory_R: Tensor, turn_R: Tensor) -> None:
+    """Raise UserError where two rows are the same turn of a trajectory."""
+    pairs, num = torch.stack([trajectory_R, turn_R], 1).unique(dim=0, return_counts=True)
+    if bool((num > 1).any()):
+        trajectory, turn = pairs[num > 1][0].tolist()
+        raise UserError(f"turn_index has turn {turn} of trajectory {trajectory} twice")
 
 
 def _one_a_row(trajectories: Tensor | None, given: Mapping[str, Tensor]) -> Tensor:
