@@ -1,4 +1,4 @@
-"""The examples in README.md and CONTRIBUTING.md do what the text says, as they stand there.
+"""The examples in README.md and docs/EXTENDING.md do what the text says, as they stand there.
 
 `<!-- file: NAME -->` before a block names the file that a reader writes, `<!-- run: NAME -->` the
 commands to run, `<!-- output: NAME -->` their output, `<!-- shown: FILE -->` a strategy's code.
@@ -84,7 +84,7 @@ def test_every_marked_block_is_tested() -> None:
         "python", "train on puzzles", "real model", "functional"
     }  # fmt: skip
     assert set(blocks("README.md", "output")) == {"functional"}
-    assert set(blocks("CONTRIBUTING.md", "run")) == {
+    assert set(blocks("docs/EXTENDING.md", "run")) == {
         "part", "term", "column", "recipe", "strategy", "environment"
     }  # fmt: skip
 
@@ -172,8 +172,8 @@ def test_functional_prints_what_the_page_shows() -> None:
 
 
 def test_a_part_of_ones_own(folder: Path, strop: Strop) -> None:
-    write_files("CONTRIBUTING.md", folder)
-    obey(blocks("CONTRIBUTING.md", "run")["part"], strop)
+    write_files("docs/EXTENDING.md", folder)
+    obey(blocks("docs/EXTENDING.md", "run")["part"], strop)
     text = (folder / "runs/part/config.toml").read_text(encoding="utf-8")
     assert '"advantage.subtract_group_best.share" = 0.9' in text
     module = importlib.import_module("test_subtract_group_best")
@@ -184,8 +184,8 @@ def test_a_part_of_ones_own(folder: Path, strop: Strop) -> None:
 
 
 def test_a_loss_term_of_ones_own(folder: Path, strop: Strop) -> None:
-    write_files("CONTRIBUTING.md", folder)
-    obey(blocks("CONTRIBUTING.md", "run")["term"], strop)
+    write_files("docs/EXTENDING.md", folder)
+    obey(blocks("docs/EXTENDING.md", "run")["term"], strop)
     paths = config.load(folder / "runs/term/config.toml").build().paths()
     assert (paths["terms.unlikely.coef"], paths["terms.unlikely.objective.floor"]) == (0.1, -3)
     part: Any = importlib.import_module("penalise_unlikely_tokens")
@@ -198,16 +198,16 @@ def test_a_loss_term_of_ones_own(folder: Path, strop: Strop) -> None:
 
 
 def test_a_recipe_of_ones_own(folder: Path, strop: Strop) -> None:
-    write_files("CONTRIBUTING.md", folder)
-    obey(blocks("CONTRIBUTING.md", "run")["recipe"], strop)
+    write_files("docs/EXTENDING.md", folder)
+    obey(blocks("docs/EXTENDING.md", "run")["recipe"], strop)
     algorithm = config.load(folder / "runs/recipe/config.toml").build()
     assert [use.label for use in algorithm.selection] == ["drop_truncated_rollouts"]
     assert algorithm.paths()["terms.policy.objective.clip_high"] == 0.3
 
 
 def test_a_column_with_metric_chart_and_line_of_ones_own(folder: Path, strop: Strop) -> None:
-    write_files("CONTRIBUTING.md", folder)
-    assert "repeats/mean 0." in obey(blocks("CONTRIBUTING.md", "run")["column"], strop)
+    write_files("docs/EXTENDING.md", folder)
+    assert "repeats/mean 0." in obey(blocks("docs/EXTENDING.md", "run")["column"], strop)
     assert 0 <= last_metrics(folder / "runs/column")["repeats/mean"] < 1
     (folder / "repeats.py").write_text("raise SystemExit", encoding="utf-8")  # nothing imports it
     assert strop("report", "runs/column", "--out", "again.html").code == 0
@@ -216,14 +216,14 @@ def test_a_column_with_metric_chart_and_line_of_ones_own(folder: Path, strop: St
 
 
 def test_an_environment_of_ones_own(folder: Path, strop: Strop) -> None:
-    write_files("CONTRIBUTING.md", folder)
-    obey(blocks("CONTRIBUTING.md", "run")["environment"], strop)
+    write_files("docs/EXTENDING.md", folder)
+    obey(blocks("docs/EXTENDING.md", "run")["environment"], strop)
     assert last_metrics(folder / "runs/environment")["episode/turns_mean"] > 1
 
 
 def test_a_strategy_of_ones_own(folder: Path, strop: Strop) -> None:
-    write_files("CONTRIBUTING.md", folder)
-    obey(blocks("CONTRIBUTING.md", "run")["strategy"], strop)
+    write_files("docs/EXTENDING.md", folder)
+    obey(blocks("docs/EXTENDING.md", "run")["strategy"], strop)
     algorithm = config.load(folder / "runs/strategy/config.toml").build()
     assert algorithm.rollout.label == "sample_top_two"
     assert algorithm.rollout.part.top_k == 2
@@ -231,7 +231,7 @@ def test_a_strategy_of_ones_own(folder: Path, strop: Strop) -> None:
 
 def test_the_strategies_that_are_shown_are_those_of_strop() -> None:
     """Line by line, in order; `...` stands for lines that are left out."""
-    shown = blocks("CONTRIBUTING.md", "shown")
+    shown = blocks("docs/EXTENDING.md", "shown")
     assert len(shown) == 3
     for name, text in shown.items():
         source = (ROOT / "src/strop/parts/rollout" / name).read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ WRITTEN: dict[str, tuple[str, ...]] = {
         "notebooks/train_on_your_own_task.md", "notebooks/write_and_compare_a_method.md",
     ),
     "Guide": (
-        "README.md", "PYTHON.md", "TERMINAL.md", "REWARDS.md", "GIVEN_ANSWERS.md",
-        "DISTILLATION.md", "DATA.md", "TRACES.md", "ENVIRONMENTS.md", "TOOLS.md",
-        "OTHER_ENVIRONMENTS.md", "SEVERAL_POLICIES.md", "AGENTS.md", "MODELS.md",
+        "README.md", "PYTHON.md", "EXTENDING.md", "TERMINAL.md", "REWARDS.md",
+        "GIVEN_ANSWERS.md", "DISTILLATION.md", "DATA.md", "TRACES.md", "ENVIRONMENTS.md",
+        "TOOLS.md", "OTHER_ENVIRONMENTS.md", "SEVERAL_POLICIES.md", "AGENTS.md", "MODELS.md",
         "RUN_ON_A_REAL_MODEL.md", "LABORATORY.md",
     ),
     "Look and compare": (

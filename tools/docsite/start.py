@@ -44,7 +44,7 @@ def page(known: Known) -> str:
             _pictures(),
             *(_section(text, head) for head in SECTIONS),
             "[All pages](docs/README.md), [methods by what they change](docs/METHODS.md), "
-            "[how to add a part or a method](CONTRIBUTING.md).\n",
+            "[how to add a part or a method](docs/EXTENDING.md).\n",
         ]
     )
 
