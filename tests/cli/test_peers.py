@@ -165,6 +165,8 @@ def test_options_with_dashes(strop):
     assert result.err.startswith("error: No such option: --num_generations: what TRL or verl call ")
     result = strop("train", "--training.steps=3")
     assert "--training.steps: settings are written without --, as training.lr=1e-6" in result.err
+    assert strop("eval", "tiny", "data.thinking=off").err.endswith("as --set NAME=VALUE\n")
+    assert strop("eval", "tiny", "other").err.endswith("(other)\n")
 
 
 def test_the_nearest_name_has_the_same_letters_in_any_size():

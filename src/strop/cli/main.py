@@ -207,10 +207,13 @@ def _inside_users_part(error: Exception) -> TracebackType | None:
 
 
 def _instead(error: Any) -> str:
-    """What to write in place of an unknown option with --."""
+    """What to write in place of an unknown option with --, or of a setting without --set."""
     option = getattr(error, "option_name", "")
     if "." in option:
         return ": settings are written without --, as training.lr=1e-6"
+    options = {name for each in error.ctx.command.params for name in each.opts} if error.ctx else ()
+    if "--set" in options and "extra argument" in error.message and "=" in error.message:
+        return ": settings are given here as --set NAME=VALUE"
     return peers.ours(option)
 
 
