@@ -143,7 +143,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     [
         ("sft", {}, "sft has the rollout read_answers, which samples answers in its own way"),
         ("grpo", {"data": {"heldout_size": 2}}, "so none are held out for strop eval: leave out"),
-        ("grpo", {"data": {"validation_size": 2}}, "validation samples answers, which have no"),
+        ("grpo", {"data": {"validation_size": 2}}, "validation samples answers, which nothing"),
         ("grpo", {"data": {"validation_size": 12}}, "leaves none of the 12 groups of"),
         ("grpo", {"data": {"task_config": {"a": 1}}}, "take no data.task_config"),
         ("grpo", {"reward": {"functions": ("exact_match",)}}, "answer"),

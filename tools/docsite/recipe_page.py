@@ -48,15 +48,16 @@ def _head(name: str, told: dict[str, Any], known: Known) -> str:
     family = known.family(name)
     parent = told["parent"]
     costs = "; ".join(told["costs"]) or "none besides sampling and one update"
-    needs = ", ".join(sorted(needs_of(known.composed[name]))) or "prompts and a reward"
-    if family.name == "demonstrations":
-        needs = "given answers" if needs == "prompts and a reward" else f"given answers, {needs}"
+    needs = needs_of(known.composed[name])
+    rows = "prompts and a reward" if "reward" in needs else "prompts"
+    rows = "given answers" if family.name == "demonstrations" else rows
+    rows = rows if "environment" not in needs else ""
     told_of = {
         "paper": f"[arXiv {told['arxiv']}](https://arxiv.org/abs/{told['arxiv']})",
         "family": f"[{family.title}](../families/{family.name}/index.md)",
         "parent": link(parent) if parent in known.recipes else parent,
         "status": f"[{told['status']}](../docs/METHODS.md)",
-        "needs": needs,
+        "needs": ", ".join(filter(None, (rows, *sorted(needs - {"reward"})))),
         "cost": costs,
     }
     about = (told["in_short"] or told["title"]).replace('"', "'")

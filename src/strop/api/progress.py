@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from strop.diagnosis.watch import Watch
     from strop.training.loop import Run
 
-# The metrics shown where answers are given and nothing is sampled.
-GIVEN = ("policy_loss",)
+# The metrics shown where answers are given, or nothing scores them.
+GIVEN = ("loss",)
 SPARKS = " ▁▂▃▄▅▆▇█"
 CELLS = 160  # the most means kept: four for each character of a line of blocks
 EVERY = 0.5  # seconds between two drawings in a notebook; each one is a message to the browser
@@ -231,13 +231,14 @@ class Progress:
     def _line(self, step: int) -> str:
         shown = self.shown
         pieces = [f"step {step}/{self.steps}", *self._phase()]
-        sampled = "entropy" in shown
-        if sampled:
+        sampled, rewarded = "entropy" in shown, "reward" in self.logged
+        if sampled and rewarded:
             pieces.append(f"reward {shown['reward']:.3f}" if "reward" in shown else "reward -")
+        if sampled:
             pieces.append(f"entropy {shown['entropy']:.3f}{self._band()}")
         pieces += [
-            f"{name.removeprefix('policy_')} {shown[name]:.3f}"
-            for name in (*(() if sampled else GIVEN), *self.brought)
+            f"{name} {shown[name]:.3f}"
+            for name in (*(() if sampled and rewarded else GIVEN), *self.brought)
             if name in shown
         ]
         pieces.append(f"{shown.get('perf/tokens_per_s', 0):.0f} tokens/s")
@@ -261,7 +262,9 @@ class Progress:
 
     def _panel(self, step: int) -> Group:
         sampled = ("reward", "entropy", "completions/mean_length", "groups/frac_mixed")
-        rows = [*(sampled if "entropy" in self.history else GIVEN), *self.brought, "grad_norm"]
+        rewarded = "entropy" in self.history and "reward" in self.logged
+        rows = [*(sampled if "entropy" in self.history else ()), *(() if rewarded else GIVEN)]
+        rows += [*self.brought, "grad_norm"]
         rows += _scores(self.history)
         shown = {
             name: f"{self.shown[name]:.3f}{self._band() if name == 'entropy' else ''}"

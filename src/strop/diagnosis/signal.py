@@ -110,7 +110,8 @@ def groups(run: Any) -> Finding:
     question = "Which groups give no signal?"
     late = run.late("frac_reward_zero_std")
     if not late:
-        return Finding(question, "unknown", "The metrics have no frac_reward_zero_std.")
+        why = "no answer has a score, or none is learnt from"
+        return Finding(question, "unknown", f"The metrics have no frac_reward_zero_std: {why}.")
     share = mean(late)
     numbers: dict[str, Any] = {"late frac_reward_zero_std": share}
     answer = f"{share:.0%} of the groups late in the run have equal rewards."

@@ -276,7 +276,8 @@ class Hosted:
         batch = chains.write("probes", algorithm.probes, batch)
         batch = chains.credit(algorithm.advantage, batch)
         batch = chains.select(algorithm.selection, learnable(batch))
-        chains.metrics.update(step_metrics(batch, learning_rollouts(algorithm, batch)))
+        learns_B, from_rewards = learning_rollouts(algorithm, batch), algorithm.reward_columns()
+        chains.metrics.update(step_metrics(batch, learns_B, bool(from_rewards)))
         return Step(algorithm, batch, chains, step, num_steps, phase_at(self.state))
 
     def end(self, step: Step, metrics: Mapping[str, float]) -> dict[str, float]:

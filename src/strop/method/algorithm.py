@@ -25,6 +25,13 @@ from strop.method.schedule import Schedule, extreme_steps, number_at
 from strop.method.shown import Section, Shown
 from strop.support.errors import UserError, nearest
 
+# Columns that say how good answers are. Those that VOTED names, answers give each other by votes.
+JUDGED = frozenset(
+    {"advantage_B", "outcome_B", "preferred_B", "reward_B", "reward_BM", "reward_K", "reward_T"}
+)
+VOTED = frozenset({"advantage_B", "reward_B"})
+SCORING = ("reward", "advantage")  # the stages between an answer's score and what is learnt
+
 
 @dataclass(frozen=True, repr=False)
 class Algorithm(Shown):
@@ -76,6 +83,26 @@ class Algorithm(Shown):
             if path.split(".")[0] in stages
             for column in (*(read.column for read in parts.reads(use)), *parts.update_reads(use))
         )
+
+    def reward_columns(self) -> frozenset[str]:
+        """The columns of rewards that change what is learnt; empty where nothing learns from them,
+        as where answers are given or a teacher says all.
+        """
+        needed = set(self.reads(tuple(each for each in STAGES if each not in SCORING)))
+        for use in reversed(self.advantage):
+            if needed & set(parts.writes(use)):
+                needed |= {read.column for read in parts.reads(use)} | {*parts.update_reads(use)}
+        return JUDGED & needed
+
+    def needs_scores(self) -> bool:
+        """Whether what is learnt depends on reward functions, and not on votes of answers alone."""
+        grade = any(
+            parameter.name == "grading"
+            for path, use in self.uses()
+            if path.split(".")[0] not in SCORING
+            for parameter in parts.parameters(use.part)
+        )
+        return grade or bool(self.reward_columns() - (VOTED if "votes" in self.facts() else set()))
 
     def value_columns(self) -> tuple[str, ...]:
         """The critic's heads: the value columns that the objectives of its terms read, sorted."""

@@ -2,23 +2,21 @@
 
 from strop.batch.columns import OF_REFERENCE, REFRESHED, is_current
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm, Method, around_refresh, wanted_columns
+from strop.method.algorithm import JUDGED, Algorithm, Method, around_refresh, wanted_columns
 
 # Facts of probes that use the engine or the policy once more.
 ASKING = {"samples_again": "further answers", "scores_again": "forward passes over further texts"}
 
 
-# The needs of a run beside prompts and rewards; `strop recipes --needs` takes these words.
-NEEDS = ("critic", "reference", "teacher", "environment")
-# A term or an advantage that reads none of these columns does not learn from scores of answers.
-JUDGED = frozenset(
-    {"advantage_B", "outcome_B", "preferred_B", "reward_B", "reward_BM", "reward_K", "reward_T"}
-)
+# The needs of a run beside prompts; `strop recipes --needs` takes these words.
+NEEDS = ("reward", "critic", "reference", "teacher", "environment")
 
 
 def needs_of(method: Method) -> frozenset[str]:
     """The NEEDS of the method, with the current parameters of its algorithms."""
+    plain = [each for each in method.algorithms if not each.rollout.part.needs_environment]
     has = {
+        "reward": any(each.needs_scores() and not each.rollout.part.given for each in plain),
         "critic": bool(method.value_columns()),
         "reference": bool(OF_REFERENCE & method.reads()),
         "teacher": all(_is_taught(each) for each in method.algorithms),

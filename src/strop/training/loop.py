@@ -321,7 +321,9 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
             asynchronous.check(config, algorithm)
         else:
             asynchronous.check_here(algorithm, ranks)
-        scored = any(not each.rollout.part.given for each in algorithm.algorithms)
+        scored = any(
+            each.needs_scores() and not each.rollout.part.given for each in algorithm.algorithms
+        )
         task = load_prompts(
             config.data, config.reward, needs_reward=scored, heldout=False, uses_columns=True
         )

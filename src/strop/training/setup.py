@@ -226,9 +226,11 @@ def make_services(
     return services
 
 
-def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
+def open_judges(
+    config: RunConfig, services: RunServices, ranks: Ranks, given: bool = False
+) -> None:
     """Open the graders that score validation sets and held-out prompts in place of the reward.
-    Raises UserError.
+    Raises UserError. given: validation reads given answers too.
 
     A source that scores several sets is opened once.
     """
@@ -241,10 +243,12 @@ def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
         grader = open_grader(config, [RewardSpec(reward_name(source), source, 1.0)], ranks)
         opened[source] = services.judges[name] = services.judged_by(grader, sets[name])
         services.notes += opened[source].check_rewards()
-    if task.is_recorded and not task.rewards and sets.keys() - services.judges.keys():
+    unscored = (sets if task.is_recorded else task.validations).keys() - services.judges.keys()
+    own = not task.is_recorded and (given or task.own_reward)
+    if unscored and not task.rewards and not own:
         raise UserError(
-            "validation samples answers, which have no recorded rewards: give a reward function "
-            "that scores them, --reward NAME or evaluation.reward=NAME, or leave validation out"
+            "validation samples answers, which nothing scores: give a reward function that does, "
+            "--reward NAME or evaluation.reward=NAME, or leave validation out"
         )
 
 
@@ -267,7 +271,7 @@ def make_world(
     services = make_services(config, loaded, task, rollouts[0], longest, ranks)
     try:
         if learns:
-            open_judges(config, services, ranks)
+            open_judges(config, services, ranks, any(rollout.given for rollout in rollouts))
         apart = learns and config.training.max_staleness > 0
         open_environment_workers(config, services, ranks, apart)
         limits = (services.limits, *_limits(config, services.task, loaded, rollouts[1:]))

@@ -133,7 +133,8 @@ def _metrics_of(
     """The step's own metrics and those of loss terms. Raises UserError where another one has the
     name of one of them.
     """
-    own = step_metrics(batch, learning_rollouts(algorithm, batch))
+    learns_B, from_rewards = learning_rollouts(algorithm, batch), algorithm.reward_columns()
+    own = step_metrics(batch, learns_B, bool(from_rewards))
     for name in (*own, *learned):
         if name in metrics_by or (name in own and name in learned):
             use = metrics_by.get(name)

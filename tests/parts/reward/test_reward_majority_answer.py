@@ -15,6 +15,7 @@ def voted(answers, groups=None, unscored=(), outcome=None, **fields):
     """The part's result for final answers given as texts; "" is none."""
     task = Task("t", (), (), (), (), answer="strop.rewards.answers:extract_answer")
     grading = RunGrading(task, NoGrader(), None, None)
+    grading.own_reward = "recorded" if outcome else ""
     services = FakeServices(FakeTexts(said=answers), grading)
     scored_B = torch.tensor([i not in unscored for i in range(len(answers))])
     outcome_B = torch.tensor(outcome or [0.0] * len(answers)).double()

@@ -16,7 +16,7 @@ from strop.parts.rollout.base import COLUMNS, TURN_COLUMNS
 from strop.recipes.grpo import grpo
 from strop.support.exits import Exit
 from strop.traces.records import Rollout, TurnRecord
-from strop.training.services.run import with_episodes
+from strop.training.services.episodes import with_episodes
 
 
 def turn(prompt: list[int], output: list[int], **others: Any) -> TurnRecord:

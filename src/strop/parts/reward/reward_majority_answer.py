@@ -24,8 +24,8 @@ class RewardMajorityAnswer:
         minus the group's mean, which is -H, and not divided, it follows -grad H: the entropy of
             answers falls; the vote is the hard form of this
 
-    Ties go to the answer that was given first. The reward functions still run: their scores stay in
-    outcome_B and in the log, but nothing is learned from them.
+    Ties go to the answer that was given first. A run needs no reward function. Those that are given
+    still run: their scores stay in outcome_B and in the log, but nothing is learned from them.
     Metrics: majority/share (votes for the majority), /right (majorities that they call right).
 
     Reads: batch (the texts), group_B [B] int, scored_B [B] bool, outcome_B [B] float, texts,
@@ -37,7 +37,7 @@ class RewardMajorityAnswer:
     with itself, or with nobody under leave_one_out; unscored -> no vote.
     """
 
-    facts: ClassVar[frozenset[str]] = frozenset({"order_matters"})
+    facts: ClassVar[frozenset[str]] = frozenset({"order_matters", "votes"})
     # Whether a rollout's own vote does not count for it. Default: paper (it counts).
     leave_one_out: bool = False
     # What agreement pays: "majority", or "share" by how many agree. Default: paper.
@@ -74,7 +74,9 @@ class RewardMajorityAnswer:
         paid: list[float] = [float(each) for each in agrees]
         if self.form == "share":
             paid = [_log_share(votes[group], a) for group, a in zip(groups, read, strict=True)]
-        metrics = self._metrics(votes, groups, answers, sum(agrees), outcome_B)
+        metrics = {"majority/share": sum(agrees) / max(sum(v.total() for v in votes.values()), 1)}
+        if grading.can_grade:
+            metrics["majority/right"] = _right(votes, groups, answers, outcome_B)
         return Result(torch.tensor(paid, dtype=outcome_B.dtype), metrics=metrics)
 
     def _wins(self, votes: Counter[str], ballots: dict[int, str], row: int) -> bool:
@@ -82,24 +84,18 @@ class RewardMajorityAnswer:
             votes = Counter(answer for other, answer in ballots.items() if other != row)
         return bool(votes) and votes.most_common(1)[0][0] == ballots[row]
 
-    def _metrics(
-        self,
-        votes: dict[int, Counter[str]],
-        groups: list[int],
-        answers: list[str | None],
-        num_agreeing: int,
-        outcome_B: Tensor,
-    ) -> dict[str, float]:
-        chosen = {group: each.most_common(1)[0][0] for group, each in votes.items() if each}
-        right = {
-            group
-            for group, answer, outcome in zip(groups, answers, outcome_B.tolist(), strict=True)
-            if answer is not None and chosen.get(group) == answer and outcome >= 1
-        }
-        return {
-            "majority/share": num_agreeing / max(sum(v.total() for v in votes.values()), 1),
-            "majority/right": len(right) / max(len(chosen), 1),
-        }
+
+def _right(
+    votes: dict[int, Counter[str]], groups: list[int], answers: list[str | None], outcome_B: Tensor
+) -> float:
+    """The share of the groups with a vote whose majority the reward functions call right."""
+    chosen = {group: each.most_common(1)[0][0] for group, each in votes.items() if each}
+    right = {
+        group
+        for group, answer, outcome in zip(groups, answers, outcome_B.tolist(), strict=True)
+        if answer is not None and chosen.get(group) == answer and outcome >= 1
+    }
+    return len(right) / max(len(chosen), 1)
 
 
 def _log_share(votes: Counter[str], answer: str | None) -> float:

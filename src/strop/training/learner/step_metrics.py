@@ -23,10 +23,11 @@ from strop.training.learner.routing import KNUTH
 WEIGHT, SQUARE = "weight", "weight squared"  # tallied, not logged
 
 
-def step_metrics(batch: Batch, learns_B: Tensor) -> dict[str, float]:
+def step_metrics(batch: Batch, learns_B: Tensor, from_rewards: bool = True) -> dict[str, float]:
     """Rewards, group signal, answer lengths and entropy over the rollouts that were kept.
 
-    learns_B: which of them have a gradient.
+    learns_B: which of them have a gradient. from_rewards: whether the method learns from rewards;
+    if not, there is no signal of groups, and no reward without a function that gives one.
     """
     num_rollouts = batch.size("B")
     found = {"num_tokens": float(batch.size("T")), "num_rollouts": float(num_rollouts)}
@@ -34,7 +35,8 @@ def step_metrics(batch: Batch, learns_B: Tensor) -> dict[str, float]:
         return found
     found["rewards/frac_unscored"] = _frac_unscored(batch)
     found["groups/frac_rollouts_with_gradient"] = _mean(learns_B)
-    return {**found, **_rewards(batch), **_lengths(batch), **_policy(batch)}
+    rewards = _rewards(batch, from_rewards)
+    return {**found, **rewards, **_lengths(batch), **_policy(batch)}
 
 
 def _frac_unscored(batch: Batch) -> float:
@@ -149,13 +151,17 @@ def _means(batch: Batch) -> dict[str, float]:
     return {**found, "reward_judged": _mean(reward_B[judged_B])} if bool(judged_B.any()) else found
 
 
-def _rewards(batch: Batch) -> dict[str, float]:
+def _rewards(batch: Batch, from_rewards: bool) -> dict[str, float]:
     scored_B, reward_B = batch["scored_B"], batch["reward_B"]
-    if not bool(scored_B.any()):
+    judged = from_rewards or "reward_BM" not in batch or batch["reward_BM"].shape[1] > 0
+    if not judged or not bool(scored_B.any()):
         return {}
     group_B, num = batch["group_B"], batch.size("P")
     std_P = segments.std(reward_B, group_B, num, scored_B)
     has_P = segments.count(group_B, num, scored_B) > 0
+    found = {**_means(batch), "reward_std": _mean(std_P[has_P])}
+    if not from_rewards:
+        return found
     outcome_B = batch["outcome_B"]
     low_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=False)
     high_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=True)
@@ -163,8 +169,7 @@ def _rewards(batch: Batch) -> dict[str, float]:
     best, worst = best.clamp(min=1.0), worst.clamp(max=0.0)
     all_1, all_0 = (low_P >= best)[has_P], (high_P <= worst)[has_P]
     return {
-        **_means(batch),
-        "reward_std": _mean(std_P[has_P]),
+        **found,
         "frac_reward_zero_std": _mean((std_P == 0)[has_P]),
         "groups/frac_all_0": _mean(all_0),
         "groups/frac_all_1": _mean(all_1),

@@ -1,9 +1,14 @@
-"""Episodes of the task's environment, in tokens and in texts."""
+"""Episodes of the task's environment: their tokens, texts and rewards."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.batch.batch import Batch
 from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
 from strop.data.observation_tokens import known_ids, messages_of, observation_ids
@@ -13,6 +18,9 @@ from strop.environments.base import EnvironmentSource, Observation
 from strop.environments.episodes import CallLimits, Episodes
 from strop.environments.tools import ToolAnswer
 from strop.environments.workers import BroadcastEpisodes, EnvironmentWorkers
+from strop.method.services import Graded
+from strop.support.errors import UserError
+from strop.support.exits import Exit
 from strop.training.services.texts import MOST_TOKENS, Lately, RunTexts
 
 OPENING = -2  # stands for the last token where the text opens a sequence
@@ -166,3 +174,48 @@ def opening(prompt: Prompt, tokenizer: Any, chat: Chat) -> Prompt:
         return replace(prompt, prompt=text)
     messages = [{"role": "user", "content": text.strip()}]
     return chat.put(replace(prompt, prompt=messages), tokenizer)
+
+
+def _by_role(batch: Batch, sum_B: Tensor) -> dict[str, float]:
+    """The mean reward of each role, where there is more than one."""
+    if "role_B" not in batch or not bool(batch["role_B"].any()):
+        return {}
+    role_B = batch["role_B"]
+    return {f"episode/reward_role_{role}": float(sum_B[role_B == role].double().mean())
+            for role in role_B.unique().tolist()}  # fmt: skip
+
+
+def with_episodes(batch: Batch, verified: Graded | None) -> Graded:
+    """Rewards with those of the episodes: their sum per rollout comes first, with weight 1."""
+    if "reward_K" not in batch:
+        raise UserError(
+            "a part has answers graded that were not played in the environment (no reward_K): take "
+            "a task that answers once, or leave that part out (skywork_ssb: filter_answers=0)"
+        )
+    num = batch.size("B")
+    rollout_K, valid_K = batch["rollout_K"], batch["valid_K"]
+    sum_B = segments.total(batch["reward_K"].double(), rollout_K, num).float()
+    done_B = segments.count(rollout_K, num, batch["done_K"]) > 0
+    metrics = {}
+    if num:
+        metrics = {
+            "episode/turns_mean": batch.size("K") / num,
+            "episode/turns_max": float(batch["index_K"].max()) + 1,
+            "episode/tokens_mean": batch.size("T") / num,
+            "episode/truncated_fraction": float(batch["truncated_B"].double().mean()),
+            "episode/invalid_fraction": 1 - float(valid_K.double().mean()),
+            "episode/done_fraction": float(done_B.double().mean()),
+            **_by_role(batch, sum_B),
+        }
+    if verified is None:
+        all_B = torch.ones(num, dtype=torch.bool)
+        return Graded(sum_B[:, None], sum_B, all_B, metrics, torch.zeros_like(batch["group_B"]))
+    # Where no function applies the episode's own reward is the score.
+    scored_B = verified.scored_B | (verified.exit_B == Exit.DONE)
+    return Graded(
+        torch.cat([sum_B[:, None], verified.reward_BM], dim=1),
+        torch.where(scored_B, sum_B + verified.outcome_B, 0.0),
+        scored_B,
+        {**metrics, **verified.metrics},
+        verified.exit_B,
+    )

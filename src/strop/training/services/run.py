@@ -32,7 +32,7 @@ from strop.support.errors import UserError
 from strop.support.exits import FAILED, OUTSIDE, Exit
 from strop.training.services.agents import RunAgents
 from strop.training.services.cast import Cast
-from strop.training.services.episodes import RunEpisodes
+from strop.training.services.episodes import RunEpisodes, with_episodes
 from strop.training.services.live import RunLive
 from strop.training.services.scoring import RunScoring
 from strop.training.services.stores import RunStores
@@ -59,53 +59,8 @@ class RunLog:
         self.logged = logged
 
 
-def _by_role(batch: Batch, sum_B: Tensor) -> dict[str, float]:
-    """The mean reward of each role, where there is more than one."""
-    if "role_B" not in batch or not bool(batch["role_B"].any()):
-        return {}
-    role_B = batch["role_B"]
-    return {f"episode/reward_role_{role}": float(sum_B[role_B == role].double().mean())
-            for role in role_B.unique().tolist()}  # fmt: skip
-
-
-def with_episodes(batch: Batch, verified: Graded | None) -> Graded:
-    """Rewards with those of the episodes: their sum per rollout comes first, with weight 1."""
-    if "reward_K" not in batch:
-        raise UserError(
-            "a part has answers graded that were not played in the environment (no reward_K): take "
-            "a task that answers once, or leave that part out (skywork_ssb: filter_answers=0)"
-        )
-    num = batch.size("B")
-    rollout_K, valid_K = batch["rollout_K"], batch["valid_K"]
-    sum_B = segments.total(batch["reward_K"].double(), rollout_K, num).float()
-    done_B = segments.count(rollout_K, num, batch["done_K"]) > 0
-    metrics = {}
-    if num:
-        metrics = {
-            "episode/turns_mean": batch.size("K") / num,
-            "episode/turns_max": float(batch["index_K"].max()) + 1,
-            "episode/tokens_mean": batch.size("T") / num,
-            "episode/truncated_fraction": float(batch["truncated_B"].double().mean()),
-            "episode/invalid_fraction": 1 - float(valid_K.double().mean()),
-            "episode/done_fraction": float(done_B.double().mean()),
-            **_by_role(batch, sum_B),
-        }
-    if verified is None:
-        all_B = torch.ones(num, dtype=torch.bool)
-        return Graded(sum_B[:, None], sum_B, all_B, metrics, torch.zeros_like(batch["group_B"]))
-    # Where no function applies the episode's own reward is the score.
-    scored_B = verified.scored_B | (verified.exit_B == Exit.DONE)
-    return Graded(
-        torch.cat([sum_B[:, None], verified.reward_BM], dim=1),
-        torch.where(scored_B, sum_B + verified.outcome_B, 0.0),
-        scored_B,
-        {**metrics, **verified.metrics},
-        verified.exit_B,
-    )
-
-
 class NoGrader:
-    """Replaces the grader when only the environment gives rewards."""
+    """Replaces the grader when only the environment gives rewards, or nothing learns from them."""
 
     specs: tuple[RewardSpec, ...] = ()
 
@@ -213,7 +168,8 @@ class RunGrading:
         return notes
 
     def grade(self, batch: Batch) -> Graded:
-        """Run the reward functions over the batch's texts, outside this process.
+        """Run the reward functions over the batch's texts, outside this process; without any, every
+        rollout has the score 0.
 
         Where episodes were played, or rollouts are recorded, their own rewards are the first
         component, with weight 1. Answers that are sampled beside recorded ones have none. Pending
@@ -262,7 +218,9 @@ class RunGrading:
         self, batch: Batch, more: Mapping[str, list[Any]] = MappingProxyType({})
     ) -> Graded:
         """Run the reward functions; `more`: columns that replace those of the data."""
-        assert isinstance(self.grader, Grader)
+        if isinstance(self.grader, NoGrader):
+            zero_B = torch.zeros(batch.size("B"))
+            return Graded(zero_B[:, None][:, :0], zero_B, zero_B == 0, {}, zero_B.long())
         batch = _without_heads(batch)
         uids = batch["uid_P"][batch["group_B"]].tolist()
         prompts, texts = self.texts.decoded(batch)
