@@ -220,15 +220,17 @@ def by_hand(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
     return run
 
 
+def puzzle(drawn: random.Random, end: str = "\n") -> str:
+    """A random prompt of Countdown; end: what follows the target, by default as `tiny-worked`."""
+    numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
+    return f"{','.join(numbers)}:{drawn.randint(5, 50)}{end}"
+
+
 def worked(repeats: int) -> None:
     """Compares the engine and the loop with padded prompts on a step's answers of `tiny-worked`."""
     found = models.load("tiny-worked")
     drawn = random.Random(0)
-    asked = []
-    for _ in range(32):
-        numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
-        text = f"{','.join(numbers)}:{drawn.randint(5, 50)}\n"
-        asked.append(tuple(found.tokenizer.encode(text)))
+    asked = [tuple(found.tokenizer.encode(puzzle(drawn))) for _ in range(32)]
     engine = LocalEngine(found.model, num_slots=512)
     requests = [
         Request(ids, 160, seed=n, stop_ids=found.stop_ids) for n, ids in enumerate(asked * 16)
