@@ -72,7 +72,8 @@ def main() -> None:
     parser.add_argument("--lr", default="3e-4")
     parser.add_argument("--teacher", type=Path)
     parser.add_argument("--keep", type=Path, help="store the runs in this folder")
-    parser.add_argument("--only", nargs="*", default=[*METHODS, *AFTER_HINTS], help="methods")
+    parser.add_argument("--only", nargs="*", default=[*METHODS, *AFTER_HINTS],
+                        choices=[*METHODS, *AFTER_HINTS], help="methods")  # fmt: skip
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)

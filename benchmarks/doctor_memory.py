@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from command_line import some_of
 from processes import output_of, status
 
 MIB = 2**20
@@ -165,7 +166,8 @@ def estimated(words: list[str]) -> tuple[float, dict[str, Any]]:
 def main() -> None:
     """Print one line per setting; exit code 1 if an estimate is too far off."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--setting", default=";".join(SETTINGS), help="names, joined by ;")
+    parser.add_argument("--setting", type=some_of(SETTINGS, ";"), default=";".join(SETTINGS),
+                        help="names, joined by ;")  # fmt: skip
     parser.add_argument("--pieces", action="store_true", help="also print the estimate's pieces")
     parser.add_argument("--worker", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -177,7 +179,7 @@ def main() -> None:
     print("| setting | measured, MiB | estimate, MiB | estimate / measured |")
     print("| --- | --- | --- | --- |")
     far = []
-    for name in options.setting.split(";"):
+    for name in options.setting:
         setting = SETTINGS[name]
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)

@@ -220,15 +220,17 @@ def by_hand(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
     return run
 
 
+def puzzle(drawn: random.Random, end: str = "\n") -> str:
+    """A random prompt of Countdown; end: what follows the target, by default as `tiny-worked`."""
+    numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
+    return f"{','.join(numbers)}:{drawn.randint(5, 50)}{end}"
+
+
 def worked(repeats: int) -> None:
     """Compares the engine and the loop with padded prompts on a step's answers of `tiny-worked`."""
     found = models.load("tiny-worked")
     drawn = random.Random(0)
-    asked = []
-    for _ in range(32):
-        numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
-        text = f"{','.join(numbers)}:{drawn.randint(5, 50)}\n"
-        asked.append(tuple(found.tokenizer.encode(text)))
+    asked = [tuple(found.tokenizer.encode(puzzle(drawn))) for _ in range(32)]
     engine = LocalEngine(found.model, num_slots=512)
     requests = [
         Request(ids, 160, seed=n, stop_ids=found.stop_ids) for n, ids in enumerate(asked * 16)
@@ -290,7 +292,8 @@ class Measured(LocalEngine):
 def memory(name: str, model: Any, rows: int) -> None:
     config = model.config
     room = config.max_position_embeddings - PROMPT
-    place = 8 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim  # bytes
+    numbers = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    place = numbers * model.dtype.itemsize  # bytes
     for kind, bound in (("equal", None), ("long", None), ("long", rows * 48)):
         if kind not in kinds_of(name):
             continue
@@ -309,11 +312,12 @@ def memory(name: str, model: Any, rows: int) -> None:
         )
 
 
-def peaks(name: str, rows: int) -> None:
+def peaks(name: str, rows: int, dtype: str) -> None:
     """Prints the peak memory of the processes, and how much exceeds the loaded model's."""
     found = {}
     for way in ("engine", "unpacked", "loop"):
-        command = [sys.executable, __file__, "--rows", str(rows), "--alone", f"{name}:{way}"]
+        command = [sys.executable, __file__, "--rows", str(rows), "--dtype", dtype]
+        command += ["--alone", f"{name}:{way}"]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found[way] = [float(word) for word in done.stdout.split()]
     print(f"{name} {kinds_of(name)[-1]}: peak memory of the process; beyond the loaded model's")
@@ -323,8 +327,8 @@ def peaks(name: str, rows: int) -> None:
         print(f"    {way:10s}" + "; ".join(f"{mb:6.0f} MB, {x:.2f} of the loop" for mb, x in cells))
 
 
-def alone(name: str, way: str, rows: int) -> None:
-    model = loaded(name, onednn=way != "unpacked")
+def alone(name: str, way: str, rows: int, dtype: str) -> None:
+    model = loaded(name, way != "unpacked", getattr(torch, dtype))
     ends = lengths(name, "long", rows, model.config.max_position_embeddings - PROMPT)
     run = (by_loop if way == "loop" else by_engine)(model, rows)
     asked = prompts(model, len(ends))
@@ -377,17 +381,18 @@ def main() -> None:
     parser.add_argument("--models", default="small,tiny")
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32",
+                        help="of the random models and of tiny")  # fmt: skip
     parser.add_argument("--peak", action="store_true")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.alone:
-        alone(*options.alone.split(":"), options.rows)
+        alone(*options.alone.split(":"), options.rows, options.dtype)
         return
     for name in options.models.split(","):
         if options.peak:
-            peaks(name, options.rows)
+            peaks(name, options.rows, options.dtype)
         elif name == "tiny-worked":
             worked(options.repeats)
         else:

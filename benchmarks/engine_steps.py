@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from engine import EQUAL, loaded, prompts
+from engine import EQUAL, loaded, prompts, puzzle
 from transformers import DynamicCache
 
 from strop.engines.base import Request
@@ -121,8 +121,7 @@ def stream(number: int = 250, every: int = 50) -> Counts:
 
     def begin() -> None:
         nonlocal started
-        numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
-        ids = tuple(made.tokenizer.encode(f"{','.join(numbers)}:{drawn.randint(5, 50)}\n"))
+        ids = tuple(made.tokenizer.encode(puzzle(drawn)))
         for _ in range(8):
             engine.start(started, Request(ids, 160, seed=started, stop_ids=made.stop_ids))
             started += 1

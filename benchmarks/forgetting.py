@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from command_line import some_of
+
 from strop.api.options import settings_of
 from strop.cli.train import sections
 from strop.cli.train_here import Job, work
@@ -166,7 +168,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--arms", type=some_of(ARMS), default=",".join(ARMS))
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--complete", action="store_true")
     parser.add_argument("--read", action="store_true")
@@ -179,7 +181,7 @@ def main() -> None:
     else:
         data(given.folder / "data")
     for seed in range(0 if given.read else given.seeds):
-        for arm in given.arms.split(","):
+        for arm in given.arms:
             for order in ORDERS:
                 done = place_of(arm, order, seed, given.folder) / "result.json"
                 if given.complete and not done.exists():

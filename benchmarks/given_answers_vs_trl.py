@@ -11,6 +11,7 @@ code 1 if one is above 1e-4 of the value.
 
 import argparse
 import json
+import math
 import random
 import tempfile
 from pathlib import Path
@@ -76,6 +77,12 @@ def ours(recipe: str, steps: int, folder: Path) -> list[tuple[float, float]]:
     return [(line["policy_loss"], line["grad_norm"]) for line in lines_of(run)]
 
 
+def farthest(pairs: list[tuple[float, float]]) -> float:
+    """The largest relative difference; infinite where a side is not a number."""
+    gaps = [abs(a / b - 1) for a, b in pairs]
+    return math.inf if any(map(math.isnan, gaps)) else max(gaps)
+
+
 def main() -> None:
     """Compare all recipes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -91,7 +98,7 @@ def main() -> None:
                     strict=True,
                 )
             )
-        gaps = [max(abs(a[i] / b[i] - 1) for a, b in pairs) for i in (0, 1)]
+        gaps = [farthest([(a[i], b[i]) for a, b in pairs]) for i in (0, 1)]
         worst = max(worst, *gaps)
         first, last = pairs[0][0][0], pairs[-1][0][0]
         print(f"{recipe}: loss {first:.6f} -> {last:.6f}; largest relative difference from TRL: "

@@ -20,6 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from command_line import device_here
 from floor import trained
 from floor_settings import files, setting_of
 
@@ -45,7 +46,7 @@ def run(recipe: str, device: str, dtype: str) -> list[dict[str, float]]:
 
 
 def farthest(here: dict[str, float], there: dict[str, float]) -> tuple[float, str]:
-    """The largest difference, and its metric."""
+    """The largest difference, and its metric; NaN for the first that one side alone has."""
     worst = (0.0, "")
     for name in sorted(here.keys() | there.keys()):
         if name.startswith(TIMES):
@@ -54,7 +55,9 @@ def farthest(here: dict[str, float], there: dict[str, float]) -> tuple[float, st
         if math.isnan(a) and math.isnan(b):
             continue
         difference = abs(a - b) / max(abs(a), abs(b), 1e-3)
-        if not difference <= worst[0]:
+        if math.isnan(difference):
+            return difference, name
+        if difference > worst[0]:
             worst = (difference, name)
     return worst
 
@@ -63,17 +66,20 @@ def rows_of(recipe: str, device: str, dtype: str) -> list[dict[str, object]]:
     """One line per step, or one with the reason if the recipe cannot be run."""
     try:
         here, there = run(recipe, "cpu", "float32"), run(recipe, device, dtype)
+        return [row_of(recipe, step, *pair) for step, pair in
+                enumerate(zip(here, there, strict=True))]  # fmt: skip
     except Exception as error:  # any error is reported, and the next recipe runs
         return [{"recipe": recipe, "why": f"{type(error).__name__}: {error}".splitlines()[0]}]
-    rows: list[dict[str, object]] = []
-    for step, (a, b) in enumerate(zip(here, there, strict=True)):
-        difference, metric = farthest(a, b)
-        rows.append({
-            "recipe": recipe, "step": step, "tokens": a["num_tokens"],
-            "same_tokens": a["num_tokens"] == b["num_tokens"], "difference": f"{difference:.1e}",
-            "metric": metric, "here": a.get(metric, ""), "there": b.get(metric, ""),
-        })  # fmt: skip
-    return rows
+
+
+def row_of(recipe: str, step: int, a: dict[str, float], b: dict[str, float]) -> dict[str, object]:
+    """The line of a step, by its metrics on both devices."""
+    difference, metric = farthest(a, b)
+    return {
+        "recipe": recipe, "step": step, "tokens": a["num_tokens"],
+        "same_tokens": a["num_tokens"] == b["num_tokens"], "difference": f"{difference:.1e}",
+        "metric": metric, "here": a.get(metric, ""), "there": b.get(metric, ""),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -82,7 +88,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--recipes", default="", help="only these, separated by commas")
     parser.add_argument("--part", default="0/1")
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", type=device_here, default="cuda")
     parser.add_argument("--dtype", default="float32", help="of the run on --device")
     options = parser.parse_args()
     first, every = map(int, options.part.split("/"))

@@ -318,6 +318,8 @@ def main() -> None:
                 for point in CURVES[given.one[0]](size, Path(folder)):
                     print(json.dumps(point), flush=True)
         return
+    if unknown := [name for name in given.curves if name not in CURVES]:
+        parser.error(f"{', '.join(unknown)}: there are {', '.join(CURVES)}")
     print(*FIELDS, sep="\t")
     for curve in given.curves or CURVES:
         sizes = [int(s) for s in given.sizes.split(",")] if given.sizes else SIZES[curve]

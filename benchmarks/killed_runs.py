@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "training")]
 
+from command_line import some_of  # noqa: E402
 from commands import launch  # noqa: E402
 from models import Lab, without_times  # noqa: E402
 from ranks_jobs import surroundings  # noqa: E402
@@ -161,11 +162,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=200, help="number of signals, over all kinds")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", default=",".join(OWN))
+    parser.add_argument("--kinds", type=some_of(OWN), default=",".join(OWN))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     lab = Lab.make(given.out / "lab")
-    kinds, rng = given.kinds.split(","), random.Random(given.seed)
+    kinds, rng = given.kinds, random.Random(given.seed)
     command("single", ["--version"], given.out / "whole.txt", None)  # starts the server
     wholes: dict[str, tuple[list[Any], Path, float]] = {}
     for kind in kinds:

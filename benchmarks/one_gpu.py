@@ -15,6 +15,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from command_line import some_of
 from doctor_memory import Shape, build, estimated
 from processes import train
 
@@ -60,14 +61,14 @@ def line_of(name: str, words: list[str], folder: Path) -> str:
 def main() -> None:
     """Print one line per setting."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--settings", type=some_of(SETTINGS), default=",".join(SETTINGS))
     parser.add_argument("--steps", type=int, default=4)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for tokens in (8, 512):
             build(SHAPE, folder / f"model{tokens}", tokens)
-        for name in options.settings.split(","):
+        for name in options.settings:
             model = folder / f"model{512 if name in ('shared', 'apart') else 8}"
             files = ["--data", f"{model}/prompts.jsonl", "--reward", f"{model}/rewards.py:even"]
             words = ["--model", str(model), *files, *COMMON, *SETTINGS[name]]

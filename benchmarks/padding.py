@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from command_line import some_of
 from machine import medians, speed
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -95,12 +96,12 @@ def compare(name: str, repeats: int) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", type=some_of(MODELS), default=",".join(MODELS))
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {speed()}")
-    for name in options.models.split(","):
+    for name in options.models:
         compare(name, options.repeats)
 
 

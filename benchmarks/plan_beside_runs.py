@@ -163,6 +163,9 @@ def main() -> int:
     parser.add_argument("--model", default="tiny-worked")
     parser.add_argument("--within", type=float, default=0.15)
     options = parser.parse_args()
+    if options.steps < (least := options.settle + ENDING + ROW):
+        parser.error(f"--steps {options.steps}: give {least} or more with --settle "
+                     f"{options.settle}")  # fmt: skip
     costs, runs = trained(options)
     print(f"{'costs':24s}{f'{ROWS} rows':>10s}" + "".join(f"{each:>8s}" for each in (
         "ms step", "us row", "token", "read x", "ms read", "token", "answer", "reward", "train",

@@ -89,15 +89,17 @@ def warned_at(lines: Sequence[dict[str, Any]]) -> int | None:
 
 
 def main() -> None:
+    from command_line import some_of
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in (("seeds", 3), ("steps", 40), ("every", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--keep", type=Path, help="store the runs in this folder")
-    parser.add_argument("--kinds", default=",".join(FAULTS + SOUND))
+    parser.add_argument("--kinds", type=some_of(FAULTS + SOUND), default=",".join(FAULTS + SOUND))
     parser.add_argument("options", nargs="*")
     given = parser.parse_args()
     folder = given.keep or Path(tempfile.mkdtemp())
-    for kind in given.kinds.split(","):
+    for kind in given.kinds:
         for seed in range(given.seeds):
             run = folder / f"{kind}-{seed}"
             make(kind, seed, run, given)

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import some_of
 from machine import gflops, taking_turns
 from processes import peak_mib
 
@@ -367,12 +368,12 @@ def main() -> None:
     parser.add_argument("what", choices=("against", "reuse", "requests", "child"))
     parser.add_argument("revision", nargs="?", default="d68b29bd")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", default=",".join(STRATEGIES))
+    parser.add_argument("--only", type=some_of(STRATEGIES), default=",".join(STRATEGIES))
     options = parser.parse_args()
     if options.what == "child":
         child()
     elif options.what == "against":
-        against(options.revision, options.only.split(","), options.rounds)
+        against(options.revision, options.only, options.rounds)
     elif options.what == "requests":
         requests(options.rounds)
     else:

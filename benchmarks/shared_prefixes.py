@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from command_line import device_here, some_of
 from processes import GIVES_BACK, extra_bytes, output_of
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -221,9 +222,9 @@ def report(case: str, options: argparse.Namespace) -> bool:
 def main() -> None:
     """Print a few lines per case; exit code 1 if the two ways do not agree."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--device", type=device_here, default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
-    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--cases", type=some_of(CASES), default=",".join(CASES))
     parser.add_argument("--repeats", type=int, default=3, help="processes of each way")
     parser.add_argument("--inner", type=int, default=3, help="passes in a process")
     parser.add_argument("--groups", type=int, default=1, help="prompts of the case long")
@@ -234,7 +235,7 @@ def main() -> None:
         return
     print(f"{options.device}, {options.dtype}, {torch.get_num_threads()} threads, "
           f"torch {torch.__version__}, medians of {options.repeats}")  # fmt: skip
-    agreed = [report(case, options) for case in options.cases.split(",")]
+    agreed = [report(case, options) for case in options.cases]
     sys.exit(0 if all(agreed) else 1)
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from engine import puzzle
 from processes import train
 
 from strop.engines.asynchronous import asynchronous
@@ -44,11 +45,7 @@ def requests(found: Any) -> list[Request]:
     """The requests of a step, with those of one puzzle side by side."""
     drawn = random.Random(0)
     end = "\n" if found.model.config.max_position_embeddings > LONGEST else "="  # tiny's are short
-    asked = []
-    for _ in range(PUZZLES):
-        numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
-        text = f"{','.join(numbers)}:{drawn.randint(5, 50)}{end}"
-        asked.append(tuple(found.tokenizer.encode(text)))
+    asked = [tuple(found.tokenizer.encode(puzzle(drawn, end))) for _ in range(PUZZLES)]
     return [
         Request(ids, LONGEST, seed=ANSWERS * group + n, stop_ids=found.stop_ids)
         for group, ids in enumerate(asked)

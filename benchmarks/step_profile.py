@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import some_of
 from doctor_memory import Shape, build
 from torch.profiler import ProfilerActivity, profile
 
@@ -208,7 +209,7 @@ def show_look(pairs: int) -> None:
 def main() -> None:
     """Print the tables of the cases."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--cases", type=some_of(CASES), default=",".join(CASES))
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--operators", default="", choices=("", *STAGES))
     parser.add_argument("--look", type=int, default=0, metavar="PAIRS")
@@ -217,7 +218,7 @@ def main() -> None:
     if options.look:
         show_look(options.look)
         return
-    for case in options.cases.split(","):
+    for case in options.cases:
         with tempfile.TemporaryDirectory() as place:
             steps, profiles = run_of(case, options.steps, options.operators, Path(place))
         show(case, steps)

@@ -184,6 +184,8 @@ def trained_on(line: dict[str, float]) -> float:
 def main() -> None:
     """Train the recipes that have no line yet."""
     options = floor.asked(__doc__, steps=20)
+    if unknown := {*(options.recipes or "grpo").split(",")} - RUNS.keys():
+        raise SystemExit(f"--recipes {', '.join(sorted(unknown))}: there are {', '.join(RUNS)}")
     path = options.out / "strategies.csv"
     for name in floor.chosen(options.recipes, path, RUNS, HEAD):
         if name in {row["recipe"] for row in read_rows(path)}:

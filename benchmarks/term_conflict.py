@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import strop
+from processes import train
+
 from strop.tracking.metrics_file import lines_of
 
 RECIPES = (
@@ -30,14 +31,13 @@ HEAD = "| recipe | terms | cosine | head | lower | upper | across halves | floor
 
 
 def measurements(recipe: str, seed: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The measurements of a run, which is made if it does not exist."""
+    """The measurements of a run, which is made, or ended, if it is not complete."""
     folder = options.out / f"{re.sub(r'[^A-Za-z0-9.]+', '_', recipe).strip('_')}-{seed}"
-    if not (folder / "metrics.jsonl").exists():
-        strop.train(
-            recipe, seed=seed, training_steps=options.steps, training_inspect=0,
-            training_conflict_every=options.every, training_rollouts_every=0,
-            training_save_every=0, evaluation_every=0, out=str(folder), progress=False,
-        )  # fmt: skip
+    train(
+        folder, recipe, "--quiet", f"seed={seed}", f"training.steps={options.steps}",
+        f"training.conflict_every={options.every}", "training.inspect=0",
+        "training.rollouts_every=0", "training.save_every=0", "evaluation.every=0",
+    )  # fmt: skip
     return [line for line in lines_of(folder) if 4 * line["step"] > options.steps]
 
 
@@ -49,8 +49,8 @@ def rows(recipe: str, options: argparse.Namespace) -> list[str]:
         found = (line.get(name) for line in lines)
         return [value for value in found if value is not None]
 
-    names = [key.removeprefix("conflict/share/") for key in lines[-1] if "conflict/share" in key]
-    found = []
+    shared = dict.fromkeys(key for line in lines for key in line if "conflict/share" in key)
+    names, found = [key.removeprefix("conflict/share/") for key in shared], []
     for one, other in permutations(names, 2):
         across = values(f"conflict/across/{one}_{other}/all")
         if len(across) < 2:
@@ -76,7 +76,8 @@ def main() -> None:
     options = parser.parse_args()
     print(HEAD, "|" + " --- |" * 9, sep="\n")
     for recipe in options.recipes:
-        print(*rows(recipe, options), sep="\n", flush=True)
+        for row in rows(recipe, options):
+            print(row, flush=True)
 
 
 if __name__ == "__main__":

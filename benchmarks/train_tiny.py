@@ -40,17 +40,19 @@ def main() -> None:
     print(f"{os.cpu_count()} cores; before: " + _text({n: before[n] for n in names}), flush=True)
     after, seconds = [], []
     for seed in range(options.seeds):
-        started = time.perf_counter()
-        train(folder / f"seed-{seed}", *options.options, f"seed={seed}")
-        seconds.append(time.perf_counter() - started)
-        after.append(scores(str(folder / f"seed-{seed}"), options))
+        run, started = folder / f"seed-{seed}", time.perf_counter()
+        is_new = not run.exists()  # of a run that was there, or a part of it, the time is not known
+        train(run, *options.options, f"seed={seed}")
+        seconds += [time.perf_counter() - started] if is_new else []
+        after.append(scores(str(run), options))
         shown = _text({n: after[-1][n] for n in names})
-        print(f"seed {seed}: {seconds[-1]:.0f} s, {shown}", flush=True)
+        print(f"seed {seed}: {f'{seconds[-1]:.0f} s' if is_new else 'kept'}, {shown}", flush=True)
     for name, values in {n: [a[n] for a in after] for n in names}.items():
         mean = over_seeds(values)
         print(f"{name}: {before[name]:.3f} -> {mean.value:.3f} "
               f"(95% over seeds {mean.low:.3f} to {mean.high:.3f})")  # fmt: skip
-    print(f"seconds: mean {sum(seconds) / len(seconds):.0f}, largest {max(seconds):.0f}")
+    if seconds:
+        print(f"seconds: mean {sum(seconds) / len(seconds):.0f}, largest {max(seconds):.0f}")
 
 
 def _text(values: dict[str, float]) -> str:

@@ -41,6 +41,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import torch
+from command_line import some_of
 from machine import speed
 from processes import peak_mib
 
@@ -330,7 +331,7 @@ def compare(name: str, folder: Path, steps: int, rounds: int, dtype: str) -> Non
 def main() -> None:
     """Compare case by case; or, in a process of its own, measure once."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--case", default="short,long")
+    parser.add_argument("--case", type=some_of(CASES), default="short,long")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
@@ -338,11 +339,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     if options.worker:
-        case = CASES[options.case]
+        case = CASES[options.case[0]]
         work(options.worker, case, options.folder, options.steps, options.dtype)
         return
     print(f"{torch.get_num_threads()} threads; {speed()}")
-    for name in options.case.split(","):
+    for name in options.case:
         compare(name, Path(tempfile.mkdtemp()), options.steps, options.rounds, options.dtype)
 
 

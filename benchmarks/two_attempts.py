@@ -21,6 +21,7 @@ data.task_config={style: compact} with `tiny`.
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from strop.batch.batch import Batch
 from strop.evaluation.seeds import ANYTHING, SHARE, over_seeds
 from strop.support.tables import write_rows
 
+OPTION = re.compile(r"[a-z_]+\.[a-z_.]+=")  # argparse takes such words for models
 FIRST, SECOND = 0, 1
 RIGHT = 1.0
 NAMES = ("first", "asked", "before", "after", "mended", "spoilt")
@@ -108,6 +110,10 @@ def main() -> None:
     parser.add_argument("--split", choices=("held_out", "validation", "train"), default="held_out")
     parser.add_argument("--out", type=Path, help="CSV file of every model's numbers")
     options, options.words = parser.parse_known_args()
+    options.words += [word for word in options.models if OPTION.match(word)]
+    options.models = [word for word in options.models if not OPTION.match(word)]
+    if not options.models:
+        parser.error("give a model or a checkpoint")
     rows = [{"model": model} | measure(model, options) for model in options.models]
     print(f"{'':40s}" + "".join(f"{name:>10s}" for name in NAMES))
     for row in rows:

@@ -541,6 +541,9 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--plays", type=int, default=Sizes.plays, help="episodes of a task in a round")
     add("--out", type=Path, help="folder of the runs; default: a temporary one")
     given = parser.parse_args(words)
+    for name in ("seeds", "rounds", "steps", "plays"):
+        if getattr(given, name) < 1:
+            parser.error(f"--{name} must be at least 1")
     sizes, results = Sizes(steps=given.steps, plays=given.plays), []
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -580,9 +580,10 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--held-out", type=int, default=Sizes.held_out, help="puzzles that are scored")
     add("--picture", type=Path, help="an SVG file to write, with seeds")
     options = parser.parse_args(words)
-    for name, least in (("seeds", 0), ("policies", 1), ("imitation", 1), ("updates", 1)):
+    for name, least in (("seeds", 0), ("policies", 1), ("imitation", 1), ("updates", 1),
+                        ("held_out", 1)):  # fmt: skip
         if getattr(options, name) < least:
-            parser.error(f"--{name} must be at least {least}")
+            parser.error(f"--{name.replace('_', '-')} must be at least {least}")
     if options.picture and not (options.seeds and options.picture.parent.is_dir()):
         parser.error(f"--picture {options.picture}: give seeds, and a folder that is there")
     report_gradients(options.policies)

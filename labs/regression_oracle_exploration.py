@@ -158,6 +158,8 @@ def falls(greedy: Sequence[float]) -> float:
 
 def interval(values: Sequence[float]) -> str:
     """Mean and 95% Student-t interval over seeds."""
+    if len({*values}) < 2:
+        return f"{values[0]:+.3f}"
     found = over_seeds(values)
     return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
 

@@ -345,6 +345,9 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--samples", type=int, default=Sizes.samples, help="answers to each of them")
     add("--out", type=Path, help="folder of the runs; default: a temporary one")
     options = parser.parse_args(words)
+    for name in ("seeds", "steps", "prompts", "probe", "most", "held_out", "samples"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
     sizes = Sizes(
         options.steps, options.prompts, lr=options.lr, probe=options.probe, samples=options.samples
     )  # fmt: skip

@@ -182,6 +182,9 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     if not all(each.isdigit() for each in options.seeds.split(",")):
         parser.error(f"--seeds {options.seeds}: give whole numbers with commas, 0,1,2")
+    for name in ("lines", "tests", "imitation", "steps", "prompts", "rollouts", "validation"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1")
     if options.picture and not options.picture.parent.is_dir():
         parser.error(f"--picture {options.picture}: there is no such folder")
     given = {name: value for name, value in vars(options).items() if hasattr(Sizes, name)}

@@ -2,7 +2,9 @@
 
 import argparse
 import math
+import runpy
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,9 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import golden_runs
 import mutants
 import mutate
+import mutate_files
+
+TOOLS = Path(__file__).parents[1] / "tools"
 
 
 def test_numbers_that_are_not_finite_are_no_finite_ones() -> None:
@@ -96,3 +101,52 @@ def test_a_picture_that_is_not_there_is_refused(
     with pytest.raises(SystemExit):
         draw_pictures.main()
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["count_files", "write_atlas", "write_audit", "write_catalogue", "write_claims"]
+)
+@pytest.mark.parametrize("word", ["--help", "--chek"])
+def test_a_question_for_help_and_a_wrong_word_write_nothing(
+    name: str, word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("it goes to work")
+
+    for what in ("write_text", "exists"):
+        monkeypatch.setattr(Path, what, refused)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refused)
+    monkeypatch.setattr(sys, "argv", [name, word])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(TOOLS / f"{name}.py"), run_name="__main__")
+    assert ended.value.code == (0 if word == "--help" else 2)
+    assert f"usage: {name}" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--only subtract_group_mena", "no part is named subtract_group_mena"),
+        ("--folder losses", "no folder of parts 'losses'"),
+        ("--module strop.batch.segment", "no module outside parts is named strop.batch.segment"),
+        ("--sample 3 --shard 5/4", "5/4 is no share"),
+    ],
+)
+def test_a_name_without_mutants_is_refused(
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mutate.py", *words.split()])
+    monkeypatch.setattr(mutate.pytest, "main", lambda *_, **__: 0)
+    with pytest.raises(SystemExit) as ended:
+        mutate.main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_mutants_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mutate_files.py", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        mutate_files.main()
+    assert "has no mutants.jsonl" in capsys.readouterr().err

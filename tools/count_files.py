@@ -7,6 +7,7 @@ that of grpo on 4 answers of 6 tokens: the first call, which composes the recipe
 step is the second of grpo on the shipped model, without its set-up. --list names the files.
 """
 
+import argparse
 import sys
 import tempfile
 import threading
@@ -72,6 +73,9 @@ def second_step(folder: Path) -> Iterator[Callable[[], Any]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--list", action="store_true", help="name the files")
+    names = parser.parse_args().list
     counted = {
         "policy_loss, first call": files_of(padded_loss),
         "policy_loss": files_of(padded_loss),
@@ -80,7 +84,7 @@ def main() -> None:
         counted["train_step"] = files_of(step)
     for name, files in counted.items():
         print(f"{name}: {len(files)} files")
-        for file in files if "--list" in sys.argv else ():
+        for file in files if names else ():
             print(f"    {file}")
 
 

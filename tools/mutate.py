@@ -63,6 +63,7 @@ from mutants import (
 )  # fmt: skip
 
 from strop.catalogue import catalogue
+from strop.support.errors import UserError
 
 # Ignores the warning that this process has imported a module already.
 WORDS = (
@@ -441,6 +442,22 @@ def silence() -> None:
         os.dup2(null, number)
 
 
+def why_nothing(options: argparse.Namespace) -> str:
+    """Why these options would mutate nothing, or less than they name; empty if they do not."""
+    try:
+        parts = {part.name for part in catalogue.parts(options.folder)}
+    except UserError as error:
+        return f"--folder: {error}"
+    if unknown := sorted({*options.only} - parts):
+        return f"--only: no part is named {', '.join(unknown)}"
+    if unknown := sorted({*options.module} - {*module_names()}):
+        return f"--module: no module outside parts is named {', '.join(unknown)}"
+    part, _, of = options.shard.partition("/")
+    if not (part.isdecimal() and of.isdecimal() and 1 <= int(part) <= int(of)):
+        return f"--shard: {options.shard} is no share such as 1/4"
+    return ""
+
+
 def main() -> int:
     """Run all mutants and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -455,6 +472,8 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds of tests for a mutant")
     parser.add_argument("--out", type=Path, help="folder of results, from which a run continues")
     options = parser.parse_args()
+    if why := why_nothing(options):
+        parser.error(why)
     os.chdir(ROOT)
     torch.set_num_threads = lambda number: None  # it fails in a copy of a copy; there is one thread
     print(f"torch {torch.__version__}, numpy {numpy.__version__}, "

@@ -95,6 +95,8 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="an --out of mutate.py")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of a mutant's tests")
     options = parser.parse_args()
+    if not (options.folder / "mutants.jsonl").is_file():
+        parser.error(f"{options.folder} has no mutants.jsonl: give an --out of mutate.py")
     results = options.folder.absolute() / "files.jsonl"
     done = {row["mutant"] for row in lines_of(results)}
     left: dict[str, list[str]] = {}

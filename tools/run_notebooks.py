@@ -41,6 +41,9 @@ def main() -> None:
     )
     parser.add_argument("--into", type=Path, default=NOTEBOOKS)
     given = parser.parse_args()
+    if unknown := [name for name in given.names if not (NOTEBOOKS / name).is_file()]:
+        parser.error(f"docs/notebooks has no {', '.join(unknown)}")
+    given.into.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # a warning of tqdm
     for name in given.names:

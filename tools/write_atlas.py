@@ -4,6 +4,7 @@ python benchmarks/atlas.py four --hours 6     # makes rows, for hours and on any
 python tools/write_atlas.py                   # writes the page, in seconds
 """
 
+import argparse
 import functools
 import math
 import re
@@ -401,4 +402,5 @@ def page(known: Known | None = None) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

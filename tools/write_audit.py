@@ -6,6 +6,7 @@ It takes up to ten minutes on one core; afterwards redraw docs/pictures/audit.pn
 (tools/draw_pictures.py). A test compares some of the lines with the page.
 """
 
+import argparse
 import dataclasses
 import math
 import statistics
@@ -192,4 +193,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

@@ -10,6 +10,7 @@ docs/NOTATION.md, docs/BATCH.md and docs/COMING_FROM_TRL_AND_VERL.md it replaces
 a file is out of date.
 """
 
+import argparse
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -138,19 +139,22 @@ NOT_LISTED = {
 
 def main(arguments: Sequence[str]) -> int:
     """Write the files that are out of date, or only name them; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
+    check = parser.parse_args(arguments).check
     pages = wanted()
     stale = {path: text for path, text in pages.items() if _now(path) != text}
     for path, text in stale.items():
-        print(f"{'out of date' if arguments else 'wrote'}: {_place(path)}")
-        if not arguments:
+        print(f"{'out of date' if check else 'wrote'}: {_place(path)}")
+        if not check:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
     extra = unwanted(pages)
     for path in extra:
-        print(f"{'no family has' if arguments else 'removed'}: {_place(path)}")
-        if not arguments:
+        print(f"{'no family has' if check else 'removed'}: {_place(path)}")
+        if not check:
             path.unlink()
-    return int(bool((stale or extra) and arguments))
+    return int(bool((stale or extra) and check))
 
 
 def _place(path: Path) -> Path:

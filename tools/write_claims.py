@@ -7,6 +7,7 @@ The first line runs the experiments, for hours, and resumes where it was stopped
 RECIPE/CLAIM in place of `all` runs some of them. The second takes seconds.
 """
 
+import argparse
 import math
 from collections import Counter
 from pathlib import Path
@@ -102,4 +103,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

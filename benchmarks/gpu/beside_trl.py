@@ -40,6 +40,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import train_vs_trl
+from command_line import device_here, some_of
 from doctor_memory import Shape, build
 from one_gpu import SHAPE
 from train_vs_trl import Case
@@ -141,7 +142,7 @@ def work(side: str, case: Case, options: argparse.Namespace) -> None:
     else:
         found = run_trl(*shared, options.at_once, side)
     on_gpu = options.device != "cpu"
-    peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else float("nan")
+    peak = torch.cuda.max_memory_allocated(options.device) / 2**30 if on_gpu else float("nan")
     later = {key: statistics.median(values[1:]) for key, values in found.items()}
     print(json.dumps({**later, "peak_gib": peak, "measured": len(found["steps"]) - 1}))
 
@@ -180,7 +181,7 @@ def measure(
 
 def compare(name: str, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Print one line per side, and the ratios."""
-    sides, rows = options.sides.split(","), list[dict[str, Any]]()
+    sides, rows = options.sides, list[dict[str, Any]]()
     last = time.monotonic() + options.limit
     for place, side in enumerate(sides):
         share = (last - time.monotonic()) / (len(sides) - place)
@@ -213,12 +214,13 @@ def compare(name: str, folder: Path, options: argparse.Namespace) -> list[dict[s
 def main() -> None:
     """Print the comparisons."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cases", default="short")
-    parser.add_argument("--sides", default="strop,trl,trl-liger", help=f"strop,{','.join(TRL)}")
+    parser.add_argument("--cases", type=some_of(WORK), default="short")
+    parser.add_argument("--sides", type=some_of(["strop", *TRL]), default="strop,trl,trl-liger",
+                        help=f"strop,{','.join(TRL)}")  # fmt: skip
     parser.add_argument("--steps", type=int, default=3, help="measured steps of each side")
     parser.add_argument("--limit", type=float, default=170.0, help="seconds of a case")
     parser.add_argument("--tokens", type=int, default=17_000, help="of TRL's first micro-batch")
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", type=device_here, default="cuda")
     parser.add_argument("--shape", choices=SHAPES, default="full")
     parser.add_argument("--out", type=Path, help="CSV file of the numbers")
     parser.add_argument("--lines", type=int, default=6, help="shown of a failing side's error")
@@ -227,14 +229,14 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.worker, case_of(options.cases, options.shape), options)
+        work(options.worker, case_of(options.cases[0], options.shape), options)
         return
-    card = torch.cuda.get_device_name() if options.device != "cpu" else "CPU"
+    card = torch.cuda.get_device_name(options.device) if options.device != "cpu" else "CPU"
     print(f"{card}, torch {torch.__version__}, {options.shape} model in bfloat16", flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as place:
         build(SHAPES[options.shape], Path(place))
-        for name in options.cases.split(","):
+        for name in options.cases:
             rows += compare(name, Path(place), options)
             if options.out and rows:
                 write_rows(options.out, list(rows[0]), rows)

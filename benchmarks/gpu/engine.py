@@ -11,21 +11,22 @@ the following, after a warm-up (whose extra time, for compiling and recording, i
     launched    the engine with cuda_graphs=False, for 32 tokens
     generate    transformers' own, without any statistics, for 32 tokens
 
-The bound is the time that a copy on this card takes to move all weights and the keys and values of
-all rows at their mean length, which a step reads once. `agrees` is the difference of the recorded
-log-probabilities from those of a plain forward pass, and that of the launched ones.
+The bound is the time that a copy on this card takes to move what a step reads once: all weights,
+and the keys and values of the rows that have not ended, in the mean over the steps. `agrees` is the
+difference of the recorded log-probabilities from those of a plain forward pass, and that of the
+launched ones.
 """
 
 import argparse
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from shapes import bandwidth, card, model_of, wait
+from shapes import SHAPES, bandwidth, card, device_here, model_of, some_of, wait
 
 from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
@@ -64,29 +65,31 @@ def by_engine(engine: LocalEngine, lengths: Sequence[int], device: str) -> tuple
     return spent[0], statistics.median(spent[1:])
 
 
-def bound(model: Any, rows: int, length: int, speed: float) -> float:
-    """Seconds to read a step's weights, keys and values, at the mean length."""
+def bound(model: Any, lengths: Sequence[int], speed: float) -> float:
+    """Seconds to read the weights, keys and values of a step, in the mean over the steps."""
     config = model.config
     weights = sum(each.numel() * each.element_size() for each in model.parameters())
     of_token = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
-    return float((weights + rows * (PROMPT + length / 2) * of_token) / speed)
+    tokens = sum(length * (PROMPT + length / 2) for length in lengths) / max(lengths)
+    return float((weights + tokens * of_token) / speed)
 
 
-def rows_of(shape: str, options: Any, speed: float) -> list[dict[str, Any]]:
+def rows_of(shape: str, options: Any, speed: float) -> Iterator[dict[str, Any]]:
     """One line per way and length."""
     device, rows = options.device, options.rows
     model = model_of(shape, device, torch.bfloat16)
-    found: list[dict[str, Any]] = []
 
-    def line(way: str, length: int, tokens: int, first: float, spent: float, steps: int) -> None:
-        least = bound(model, rows, length, speed)
-        found.append({
+    def line(
+        way: str, length: int, lengths: Sequence[int], first: float, spent: float
+    ) -> dict[str, Any]:
+        least, steps = bound(model, lengths, speed), max(lengths)
+        return {
             "shape": shape, "way": way, "rows": rows, "length": length,
-            "ms_a_step": f"{1000 * spent / steps:.3f}", "tokens_a_second": round(tokens / spent),
+            "ms_a_step": f"{1000 * spent / steps:.3f}",
+            "tokens_a_second": round(sum(lengths) / spent),
             "bound_ms": f"{1000 * least:.3f}", "share": f"{least * steps / spent:.3f}",
             "first_seconds": f"{first - spent:.1f}",
-        })  # fmt: skip
-        print("  ".join(f"{key} {value}" for key, value in found[-1].items()), flush=True)
+        }  # fmt: skip
 
     began = time.perf_counter()
     engine = LocalEngine(model, num_slots=rows)
@@ -96,16 +99,15 @@ def rows_of(shape: str, options: Any, speed: float) -> list[dict[str, Any]]:
         f"{own.why_not_fused or 'no'}; not recorded: {own.why_no_graphs or 'no'}"
     )
     for length in options.lengths:
-        line("recorded", length, rows * length, *by_engine(engine, [length] * rows, device), length)
-        rng = random.Random(1)
-        uneven = [rng.randint(length // 8, length) for _ in range(rows)]
-        line("uneven", length, sum(uneven), *by_engine(engine, uneven, device), max(uneven))
+        for way, lengths in (("recorded", [length] * rows), ("uneven", drawn(length, rows))):
+            yield line(way, length, lengths, *by_engine(engine, lengths, device))
     agrees("recorded", engine, model)
     if options.profile:
-        profiled(engine, rows)
+        profiled(engine, rows, device)
     del engine
+    few = [FEW] * rows
     plain = LocalEngine(model, num_slots=rows, cuda_graphs=False)
-    line("launched", FEW, rows * FEW, *by_engine(plain, [FEW] * rows, device), FEW)
+    yield line("launched", FEW, few, *by_engine(plain, few, device))
     agrees("launched", plain, model)
     del plain
     ids = torch.randint(2, 500, (rows, PROMPT), device=device)
@@ -117,8 +119,13 @@ def rows_of(shape: str, options: Any, speed: float) -> list[dict[str, Any]]:
                        min_new_tokens=FEW, max_new_tokens=FEW)  # fmt: skip
         wait(device)
         spent.append(time.perf_counter() - began)
-    line("generate", FEW, rows * FEW, spent[0], spent[1], FEW)
-    return found
+    yield line("generate", FEW, few, *spent)
+
+
+def drawn(length: int, rows: int) -> list[int]:
+    """The lengths of uneven answers."""
+    rng = random.Random(1)
+    return [rng.randint(max(length // 8, 1), length) for _ in range(rows)]
 
 
 def agrees(way: str, engine: LocalEngine, model: Any) -> None:
@@ -139,7 +146,7 @@ def agrees(way: str, engine: LocalEngine, model: Any) -> None:
     engine.forget()
 
 
-def profiled(engine: LocalEngine, rows: int) -> None:
+def profiled(engine: LocalEngine, rows: int, device: str) -> None:
     """Print the kernels of some steps."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -149,11 +156,12 @@ def profiled(engine: LocalEngine, rows: int) -> None:
                                      want=frozenset({"entropy"})))  # fmt: skip
     for _ in range(100):
         engine.poll()
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device != "cpu" else [])]
+    with profile(activities=kinds) as found:
         began = time.perf_counter()
         for _ in range(20):
             engine.poll()
-        wait("cuda")
+        wait(device)
         spent = time.perf_counter() - began
     print(f"20 steps under the profiler: {1000 * spent / 20:.2f} ms each")
     table = found.key_averages()
@@ -177,19 +185,24 @@ def profiled(engine: LocalEngine, rows: int) -> None:
 def main() -> None:
     """Print the lines, and write them as a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shapes", default="0.6B,1.7B")
+    parser.add_argument("--shapes", type=some_of([*SHAPES, *(f"{name} lora" for name in SHAPES)]),
+                        default="0.6B,1.7B")  # fmt: skip
     parser.add_argument("--lengths", type=lambda x: [int(n) for n in x.split(",")],
                         default=[256, 1024])  # fmt: skip
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", type=device_here, default="cuda")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     print(card(options.device), flush=True)
     speed = bandwidth(options.device)
-    lines = [line for shape in options.shapes.split(",") for line in rows_of(shape, options, speed)]
-    if options.out:
-        write_rows(options.out, HEAD, lines)
+    lines = list[dict[str, Any]]()
+    for shape in options.shapes:
+        for line in rows_of(shape, options, speed):
+            print("  ".join(f"{key} {value}" for key, value in line.items()), flush=True)
+            lines.append(line)
+            if options.out:  # after every line, so that they remain if a later one fails
+                write_rows(options.out, HEAD, lines)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from command_line import device_here
 from safetensors.torch import load_file
 
 from strop.method.algorithm import APART
@@ -44,7 +46,7 @@ def run(folder: Path, options: argparse.Namespace, determined: bool) -> list[dic
 
 def differences(one: Path, other: Path) -> str:
     """How many weights differ, and by how much at most; empty if none does."""
-    (a,), (b,) = (sorted(each.glob("checkpoints/*/model.safetensors")) for each in (one, other))
+    a, b = (sorted(each.glob("checkpoints/*/model.safetensors"))[-1] for each in (one, other))
     pairs = [(x, y) for (_, x), (_, y) in zip(
         sorted(load_file(a).items()), sorted(load_file(b).items()), strict=True
     )]  # fmt: skip
@@ -59,7 +61,7 @@ def main() -> None:
     """Print one line per setting of full_determinism."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", type=device_here, default="cuda")
     parser.add_argument("more", nargs="*", help="options of strop train, after --")
     options = parser.parse_args()
     seconds, differ = {}, ""

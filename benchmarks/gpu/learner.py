@@ -45,7 +45,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from shapes import config_of, products, seconds, wait
+from shapes import config_of, device_here, products, seconds, some_of, wait
 from torch import Tensor, nn
 
 from strop.batch.batch import Batch
@@ -78,7 +78,7 @@ def make_model() -> Any:
     for module in model.modules():
         if OPTIONS.plain_norms and type(module).__name__.endswith("RMSNorm"):
             vars(module).pop("forward", None)
-    fuse(model, OPTIONS.fuse.split(","))
+    fuse(model, OPTIONS.fuse)
     return model
 
 
@@ -171,8 +171,8 @@ def peak_gib() -> float:
     """The peak memory on the device since the last call."""
     if OPTIONS.device == "cpu":
         return 0.0
-    found = torch.cuda.max_memory_allocated() / 2**30
-    torch.cuda.reset_peak_memory_stats()
+    found = torch.cuda.max_memory_allocated(OPTIONS.device) / 2**30
+    torch.cuda.reset_peak_memory_stats(OPTIONS.device)
     return found
 
 
@@ -306,7 +306,7 @@ def show_kernels(work: Callable[[], object]) -> None:
 def arguments() -> Any:
     """The command's arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", type=device_here, default="cuda")
     parser.add_argument("--shape", choices=SHAPES, default="0.6b")
     for name, value in {
         "rows": 32,
@@ -320,7 +320,8 @@ def arguments() -> Any:
     parser.add_argument("--chunk-mib", type=int, default=0)
     parser.add_argument("--share", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--seconds", type=float, default=80, help="after these no new row starts")
-    parser.add_argument("--fuse", default="", help="rotary, mlp, layers, joined by commas")
+    parser.add_argument("--fuse", type=some_of(("rotary", "mlp", "layers")), default=[],
+                        help="rotary, mlp, layers, joined by commas")  # fmt: skip
     for name in ("plain-norms", "liger", "fused-adamw", "sync", "kernels"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--out", type=Path)
@@ -328,18 +329,21 @@ def arguments() -> Any:
 
 
 class Table:
-    """The rows, which are printed as they are added."""
+    """The rows, which are printed and written as they are added."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[str, float, float, float, float]] = []
+        self.rows: list[dict[str, Any]] = []
         print("| what | seconds | tokens/s | utilisation | peak, GiB |")
         print("| --- | --- | --- | --- | --- |")
         peak_gib()
 
     def add(self, what: str, seconds: float, tokens: int, share: float) -> None:
-        """Add and print a row."""
-        self.rows.append((what, seconds, tokens / seconds, share, peak_gib()))
-        print("| {} | {:.4f} | {:.0f} | {:.1%} | {:.1f} |".format(*self.rows[-1]), flush=True)
+        """Add, print and write a row."""
+        row = (what, seconds, tokens / seconds, share, peak_gib())
+        print("| {} | {:.4f} | {:.0f} | {:.1%} | {:.1f} |".format(*row), flush=True)
+        self.rows.append(dict(zip(HEAD, row, strict=True)))
+        if OPTIONS.out:
+            write_rows(OPTIONS.out, HEAD, self.rows)
 
 
 def make_policy(model: Any) -> Policy:
@@ -394,7 +398,7 @@ def main() -> None:
     peak, model = products(OPTIONS.device), make_model()
     flops = Flops(model, peak)
     kernels = not why_no_kernels(next(model.parameters()).device)
-    card = torch.cuda.get_device_name() if gpu else "CPU"
+    card = torch.cuda.get_device_name(OPTIONS.device) if gpu else "CPU"
     print(f"{card}, torch {torch.__version__}, peak {peak / 1e12:.0f} TFLOP/s, kernels of the head "
           f"{'run' if kernels else 'do not run'}; {OPTIONS.shape}: "
           f"{(flops.layers + flops.head) / 1e9:.2f} B weights; {vars(OPTIONS)}")  # fmt: skip
@@ -418,8 +422,6 @@ def main() -> None:
         show_kernels(lambda: next(updates))
     time_plain(table, policy, batch, flops, started + OPTIONS.seconds)
     time_head(table, policy, flops, min(policy.token_budget, answers))
-    if OPTIONS.out:
-        write_rows(OPTIONS.out, HEAD, [dict(zip(HEAD, row, strict=True)) for row in table.rows])
     print(f"all of it took {time.perf_counter() - started:.1f} s")
 
 

@@ -10,6 +10,12 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from command_line import device_here, some_of
+
+__all__ = [
+    "SHAPES", "bandwidth", "card", "config_of", "device_here", "model_of", "products", "seconds",
+    "some_of", "wait",
+]  # fmt: skip
 
 SHAPES = {
     "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -64,7 +70,7 @@ def model_of(shape: str, device: str, dtype: torch.dtype) -> Any:
 def wait(device: str) -> None:
     """Wait until the device has finished all its work."""
     if device != "cpu":
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
 
 
 def seconds(run: Callable[[], Any], device: str, times: int = 5) -> float:
@@ -82,7 +88,7 @@ def seconds(run: Callable[[], Any], device: str, times: int = 5) -> float:
 
 def bandwidth(device: str) -> float:
     """Bytes per second of a copy, counting reads and writes."""
-    size = 2**30 if device == "cuda" else 2**24
+    size = 2**24 if device == "cpu" else 2**30
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * size / seconds(lambda: target.copy_(source), device)
@@ -97,7 +103,7 @@ def products(device: str) -> float:
 
 def card(device: str) -> str:
     """A line that describes the device."""
-    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    name = "CPU" if device == "cpu" else torch.cuda.get_device_name(device)
     return (
         f"{name}, torch {torch.__version__}: copies {bandwidth(device) / 1e12:.2f} TB/s, products "
         f"in bfloat16 {products(device) / 1e12:.0f} TFLOP/s"

@@ -12,8 +12,9 @@ compares them at equal sampled tokens, by their validation scores.
 
 The last output is a table of pass@1 at the last step at which all runs were scored, which --read
 prints again. Several runs share the GPU (--jobs). Every 20 seconds the complete runs are compared
-and written to --out (`scores.csv`, `table.md`, and `curves.csv` with every step of every run), so
-these results remain if the program is killed. After --minutes the runs are stopped. The same call
+and written to --out (`scores.csv`, `table.md`, and `curves.csv` with every step of every run; by
+default docs/evidence/gpu, with --small a folder inside --work), so these results remain if the
+program is killed. After --minutes the runs are stopped. The same call
 with the same --work resumes: the model and complete runs are reused, others are continued.
 """
 
@@ -32,10 +33,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import build_tiny_model
 import build_worked_model
 import torch
+from command_line import device_here
 
 from strop.comparison.plan import read_plan
 from strop.comparison.runs import jobs_of
@@ -53,6 +56,7 @@ CURVES = (
     "timing_s/rollout", "timing_s/update",
 )  # fmt: skip
 SCORE = "eval/validation/pass@1"
+EVIDENCE = Path("docs/evidence/gpu")
 PAUSE = 20.0  # seconds between two checks of the runs
 SAVING = 40.0  # seconds that runs have to finish their step and save
 
@@ -125,12 +129,15 @@ def pretrain(setting: Setting, device: str, folder: Path, processes: int) -> Non
           f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
 
 
-def look(folder: Path, out: Path) -> str:
-    """Write the runs' current results; returns the table of the complete runs, if there are any."""
+def look(folder: Path, out: Path) -> str | None:
+    """Write the runs' current results; returns the table of the complete runs, if there are any.
+
+    None where the comparison has not started: then nothing is written.
+    """
     try:
         plan = read_plan(folder)
-    except UserError:  # not started
-        return ""
+    except UserError:
+        return None
     jobs = jobs_of(plan, folder)
     for job in jobs:
         scored = all(job.scores_file(step).exists() for step in plan.scoring.at)
@@ -159,8 +166,8 @@ def write_curves(jobs: list[Any], path: Path) -> None:
 
 
 def paired(curves: Path) -> str:
-    """The table of pass@1 at the last step at which all runs were scored; every method is compared
-    with the first one on the same seeds.
+    """The table of pass@1 at the last step at which all runs were scored, or most of them were;
+    every method is compared with the first one on the seeds that all have.
     """
     scores: dict[int, dict[tuple[str, str], float]] = {}
     for row in read_rows(curves):
@@ -168,9 +175,14 @@ def paired(curves: Path) -> str:
             place = row["method"], row["seed"]
             scores.setdefault(int(row["step"]), {})[place] = float(row[SCORE])
     most = max(map(len, scores.values()), default=0)
-    step = max(step for step, found in scores.items() if len(found) == most)
-    methods = list(dict.fromkeys(method for method, _ in scores[step]))
-    seeds = list(dict.fromkeys(seed for _, seed in scores[step]))
+    step = max((step for step, found in scores.items() if len(found) == most), default=0)
+    methods = list(dict.fromkeys(method for method, _ in scores.get(step, ())))
+    seeds = [
+        seed for seed in dict.fromkeys(seed for _, seed in scores.get(step, ()))
+        if all((method, seed) in scores[step] for method in methods)
+    ]  # fmt: skip
+    if not seeds:
+        return "no seed is scored for all methods"
     of = {name: [scores[step][name, seed] for seed in seeds] for name in methods}
     p_values = holm([paired_p(of[name], of[methods[0]]) for name in methods[1:]])
     lines = [f"| step {step}, {len(seeds)} seeds | pass@1 | minus {methods[0]} | p |",
@@ -214,7 +226,8 @@ def compare(setting: Setting, options: argparse.Namespace, model: Path, last: fl
             child.kill()
             child.wait()
     table = look(folder, options.out)
-    print(paired(options.out / "curves.csv"), flush=True)
+    if table is not None:  # otherwise the table there is of another comparison
+        print(paired(options.out / "curves.csv"), flush=True)
     if child.returncode:  # otherwise it has printed the table
         print(table or "no run is complete", flush=True)
 
@@ -233,7 +246,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="tiny, on a CPU")
     parser.add_argument("--minutes", type=float, default=9.0, help="in all; then runs are stopped")
     parser.add_argument("--work", type=Path, help="folder of model and runs; the same one resumes")
-    parser.add_argument("--out", type=Path, default=Path("docs/evidence/gpu"))
+    parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--read", type=Path, help="only print the paired table of this curves.csv")
     parser.add_argument("--methods", default="")
     parser.add_argument("--seeds", type=int, default=0)
@@ -241,10 +254,12 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.0)
     parser.add_argument("--updates", type=int, default=4, help="updates per step")
     parser.add_argument("--jobs", type=int, default=0, help="runs at a time (8; --small: 2)")
-    parser.add_argument("--device", default="")
+    parser.add_argument("--device", type=device_here, help="default: cuda; --small: cpu")
     parser.add_argument("--pretraining-steps", type=int, default=0)
     options = parser.parse_args()
     if options.read:
+        if not options.read.is_file():
+            parser.error(f"--read takes the curves.csv of a study, and {options.read} is no file")
         print(paired(options.read))
         return
     began = time.monotonic()
@@ -253,8 +268,12 @@ def main() -> None:
         if not getattr(options, name):
             setattr(options, name, getattr(setting, name))
     options.jobs = options.jobs or (2 if options.small else 8)
-    options.device = options.device or ("cpu" if options.small else "cuda")
+    try:
+        options.device = options.device or ("cpu" if options.small else device_here("cuda"))
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--device {error}, and so does --small")
     options.work = options.work or Path(tempfile.mkdtemp(prefix="study-"))
+    options.out = options.out or (options.work / "results" if options.small else EVIDENCE)
     options.out.mkdir(parents=True, exist_ok=True)
     print(f"work folder {options.work}, torch {torch.__version__}", flush=True)
     model = options.work / "model"
