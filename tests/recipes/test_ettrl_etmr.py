@@ -11,7 +11,6 @@ from models import Lab, without_times
 from strop.engines.base import CAPABILITIES
 from strop.method import notation
 from strop.method import part as parts
-from strop.method.check import check
 from strop.method.part import Draw
 from strop.parts.rollout.fork_at_entropy_peaks import ForkAtEntropyPeaks
 from strop.parts.rollout.sample_independently import SampleIndependently
@@ -131,7 +130,6 @@ def test_all_leaves_vote_and_are_compared():
 
 def test_composes_and_mistakes_are_refused():
     algorithm = ettrl_etmr()
-    check(algorithm)
     assert algorithm.sampling[0].part.num_rollouts == 12
     part = algorithm.rollout.part
     assert 12 * (1 + part.num_places * part.num_branches) == 60

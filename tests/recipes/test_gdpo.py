@@ -118,7 +118,6 @@ def test_edges():
 
 def test_composes_and_notes_the_weights():
     algorithm = gdpo()
-    check(algorithm)
     assert [use.label for use in algorithm.reward] == [
         "score_with_verifiers",
         "note_reward_weights",

@@ -162,7 +162,6 @@ def plain_objective():
 
 def test_composes():
     check(gtpo_conflict(variant="code"))
-    check(gtpo_conflict())
     assert gtpo_conflict().control[0].part.path in gtpo_conflict().paths()
     with pytest.raises(UserError, match="variant must be one of paper, code"):
         gtpo_conflict(variant="readme")

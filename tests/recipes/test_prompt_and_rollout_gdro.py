@@ -184,7 +184,6 @@ def test_what_rollouts_are_worth():
 
 
 def test_recipes():
-    check(prompt_gdro())
     check(rollout_gdro(set_apart=True, edges=(0.1, 0.5, 0.9)))
     with pytest.raises(UserError, match="variant"):
         prompt_gdro(variant="best")

@@ -9,7 +9,6 @@ from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, over_table, rolled_out
 from models import Lab, without_times
 
-from strop.method.check import check
 from strop.method.part import Draw
 from strop.parts.advantage.scale.divide_by_reward_std import DivideByRewardStd
 from strop.parts.rollout.explore_then_regenerate import ExploreThenRegenerate, best_and_worst
@@ -143,7 +142,6 @@ def test_equals_plain_samples_when_all_are_kept(explores, monkeypatch):
 
 def test_composes_and_mistakes_are_refused():
     algorithm = sol_rl_explore_then_train()
-    check(algorithm)
     assert algorithm.sampling[0].part.num_rollouts == 96
     assert algorithm.rollout.part.keep == 24
     with pytest.raises(UserError, match="K=5 answers cannot be chosen of N=4"):
