@@ -148,6 +148,11 @@ def flat_batch(
     )
 
 
+def f64(*values: Any) -> Tensor:
+    """A tensor of these at full width."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def run(part: Any, batch: Batch, **special: Any) -> Result:
     """The part called with the batch's columns, and its first state where it must have one."""
     special.setdefault("services", FakeServices())

@@ -41,8 +41,6 @@ def test_composes():
     part = bapo(variant="code").terms[0].objective.part
     assert (part.low, part.high) == ((0.6, 0.8, 0.05), (1.2, 2.0, 0.1))
     assert (part.target, part.dual_clip_c) == (1.0, 3.0)
-    with pytest.raises(UserError, match="source_form"):
-        bapo(variant="verl")
     with pytest.raises(UserError, match="high has more than 100000 bounds"):
         bapo(high_max=1e300)
 

@@ -221,8 +221,6 @@ def test_heads_learn_at_their_own_tokens():
 def test_refuses():
     with pytest.raises(UserError, match=r"keep_mode must be one of fixed, normalized"):
         hiper_hae(keep_mode="shared")
-    with pytest.raises(UserError, match="switch_tags takes two texts"):
-        hiper_hae(switch_tags=("<switch>",))
 
 
 def test_the_critic_learns_what_was_paid_where_the_policy_takes_a_cut_episode_as_going_on():

@@ -166,5 +166,3 @@ def test_a_weight_beside_the_bypass_is_refused_and_any_recipe_takes_one():
         check(reading.replace_stage(notation.recipe(name), "correction", text))
     with pytest.raises(UserError, match=r"unit must be one of .*: 'step'"):
         rollout_correction_bypass(unit="step")
-    with pytest.raises(UserError, match="measure"):
-        rollout_correction(reject="sequence")
