@@ -83,8 +83,6 @@ def test_edges():
     assert unscored[1:] == pytest.approx(call([1.0, 0.0, 0.0], ZEROS[:3]))
     with pytest.raises(UserError, match="alpha"):
         a_grae(alpha=1.5)
-    with pytest.raises(UserError, match="source_form"):
-        a_grae(variant="repository")
 
 
 def test_its_average_is_the_released_codes():

@@ -5,7 +5,6 @@ from builders import assert_equal_pushes, assert_same_push, ragged_batch, rows_l
 from strop import functional
 from strop.recipes.aepo_agentic_loss import aepo_agentic_loss
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 ENTROPY = torch.tensor([[0.2, 0.4, 0.6, 2.0]]).double()
 ZERO = torch.zeros(1, 4).double()
@@ -77,5 +76,3 @@ def test_equal_entropies_change_nothing_and_mistakes_are_refused():
     flat = {**GIVEN, "entropy": ZERO + 0.7, "logp": ZERO}
     found = functional.token_weights("aepo_agentic_loss", **flat, params=SUM)
     assert found[0].tolist() == [1, 1, 1, 1]
-    with pytest.raises(UserError, match="paper, all, code, none"):
-        aepo_agentic_loss(variant="port")

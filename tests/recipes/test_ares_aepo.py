@@ -100,5 +100,3 @@ def test_composes_and_refuses():
         ares_aepo(num_top=3)
     assert ares_aepo(w=3).reward[-2].part == MarkOpenWindows(width=3)
     assert ares_aepo(kl_every=0).control == ares_aepo(beta=0.0).control == ()
-    with pytest.raises(UserError, match="variant must be one of paper, code"):
-        ares_aepo(variant="released")

@@ -73,8 +73,6 @@ def test_without_a_second_round_it_is_the_mean_of_the_group():
     batch = ragged_batch(2)
     ours, theirs = stages(dars(n_max=8), batch), stages(dr_grpo(), batch)
     torch.testing.assert_close(ours["advantage_B"], theirs["advantage_B"])
-    with pytest.raises(UserError, match="ET, HW"):
-        dars(schedule="XT")
     with pytest.raises(UserError, match="most"):
         dars(n_max=0)
 

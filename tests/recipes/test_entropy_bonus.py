@@ -16,7 +16,6 @@ from strop.method.schedule import Linear
 from strop.recipes.entropy_bonus import entropy_bonus
 from strop.recipes.forking_token_mask import top_entropy_quantile
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 MASK = torch.tensor([[True, True], [True, False]])
 ENTROPY = torch.tensor([[1.0, 3.0], [2.0, float("nan")]]).double()
@@ -77,5 +76,3 @@ def test_gradient_is_that_of_the_published_loss(rho):
 
 def test_composes_and_refuses():
     check(entropy_bonus(coef=Linear(0.01, 0.0), beta=0.1))
-    with pytest.raises(UserError, match="trl, verl"):
-        entropy_bonus(framework="rllib")

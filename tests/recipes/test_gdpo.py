@@ -112,8 +112,6 @@ def test_edges():
     )
     with pytest.raises(UserError, match="needs reward_components"):
         functional.advantages("gdpo", rewards=COMPONENTS[:, 0], groups=GROUPS)
-    with pytest.raises(UserError, match="batch_norm must be one of rollouts, tokens, none"):
-        gdpo(batch_norm="micro_batches")
 
 
 def test_composes_and_notes_the_weights():

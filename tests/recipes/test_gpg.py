@@ -41,7 +41,6 @@ def test_gradient_is_that_of_the_published_loss():
         mean = sum(rewards) / len(rewards) if len(rewards) > 1 else 0.0
         advantage |= {i: alpha * (float(batch["reward_B"][i]) - mean) / 0.7 for i in members}
     rows = rows_learning(batch)
-    advantage_N = torch.tensor([advantage[int(batch["rollout_T"][t])] for t in rows]).double()
     values = [advantage[int(batch["rollout_T"][t])] for t in rows]
     advantage_N = torch.tensor(values, dtype=torch.float64)
     assert_same_push(algorithm, batch, lambda logp_T: -(advantage_N * logp_T[rows]).mean())

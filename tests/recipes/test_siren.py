@@ -139,8 +139,6 @@ def test_the_bonus_of_the_ablation_and_mistakes():
     assert base - loss == pytest.approx(float(mean))
     assert metrics["siren/entropy"] == pytest.approx(float(mean))
     assert (found[COLUMN] <= 0).all()
-    with pytest.raises(UserError, match="variant must be one of paper, code"):
-        siren(variant="released")
     with pytest.raises(UserError, match="pull must be one of"):
         PullNucleusEntropy(pull="down")
     assert math.isfinite(loss)
