@@ -1,6 +1,7 @@
 import math
 
 import pytest
+import torch
 from builders import answers
 from fakes.engine import TableEngine
 from fakes.services import Steps
@@ -121,6 +122,19 @@ def test_tokens_keep_the_probability_and_the_version_of_the_weights_that_drew_th
     assert mixed >= {(0,), (1,), (0, 1)}
 
 
+def test_a_saved_state_goes_on_as_it_would_have(tmp_path):
+    one, other = begun(), begun()
+    for phases in (one, other):
+        phases(draws(A, B, C, D, spare=(C, D)), seed=3)
+    torch.save(other.state, tmp_path / "state.pt")
+    other.state = torch.load(tmp_path / "state.pt", weights_only=True)
+    for step in (5, 6):
+        ours, theirs = one(draws(E, A), seed=step), other(draws(E, A), seed=step)
+        for name, column in ours.batch.columns.items():
+            assert column.equal(theirs.batch[name]), name
+        assert ours.metrics == theirs.metrics
+
+
 def test_groups_that_grow_too_old_are_begun_anew():
     """d would have tokens of version 0 in the step of version 2, two steps old."""
     for max_age, given_up in ((1, 8 * 4), (2, 0)):
@@ -154,13 +168,18 @@ def test_composes():
         april_partial_rollout(chunk=8, num_prompts=9)
 
 
-def test_a_run_puts_off_what_is_slow(tmp_path):
+def test_a_run_that_is_killed_goes_on_with_what_was_put_off(tmp_path):
     lab = Lab.make(tmp_path)
     raw = lab.raw("april_partial_rollout(chunk=7, num_prompts=3, dynamic_sampling=True)", "even")
     del raw["algorithm"]["sampling.num_prompts"]
     raw["training"] |= {"steps": 6}
     Runner().whole(raw, tmp_path / "whole")
+    runner = Runner()
+    raw["training"] |= {"steps": 3}
+    runner.whole(raw, tmp_path / "parts")
+    runner.go(runner.resume(tmp_path / "parts", training={"steps": 6}))
     lines = without_times(tmp_path / "whole")
+    assert without_times(tmp_path / "parts") == lines
     assert sum(line["partial/tokens_left"] > 0 for line in lines) > 3
     assert {line["partial/groups_left"] for line in lines} == {4.0}
     assert max(line["sampling/age_steps"] for line in lines) > 0.1

@@ -203,6 +203,17 @@ def test_unscored_and_dropped_rollouts_teach_nothing():
     assert (int(state["counts"].sum()), int(state["hits"].sum())) == (1, 1)
 
 
+def test_a_saved_state_goes_on_as_it_would_have(tmp_path):
+    one, other = Steps(StopSureAnswers(detect_at=2)), Steps(StopSureAnswers(detect_at=2))
+    assert one(1).batch["id_T"].equal(other(1).batch["id_T"])
+    torch.save(other.state, tmp_path / "state.pt")
+    other.state = torch.load(tmp_path / "state.pt", weights_only=True)
+    for seed in (2, 3):
+        ours, theirs = one(seed), other(seed)
+        assert ours.batch["id_T"].equal(theirs.batch["id_T"])
+        assert ours.metrics == theirs.metrics
+
+
 def test_composes_and_mistakes_are_refused():
     part = arrol(L_detect=9, K=0.75, rho=0.4, num_bins=5, head_lr=0.1).rollout.part
     assert part == StopSureAnswers(detect_at=9, keep=0.75, target=0.4, num_bins=5, head_lr=0.1)

@@ -55,6 +55,13 @@ def test_worked_example_of_the_tracker():
     assert after["wrong"].tolist() == pytest.approx([rho, 4 * rho])
 
 
+def test_state_survives_a_checkpoint(tmp_path):
+    _, state = step(PART.init(), [1.0, 0.0], [3, 1], kl=0.1)
+    torch.save({"state": state}, tmp_path / "trainer.pt")
+    again = checkpoint.read(tmp_path)["state"]
+    assert step(again, [1.0], [1])[0] == step(state, [1.0], [1])[0]
+
+
 def test_what_is_left_of_the_past():
     assert PART.rho([]) == pytest.approx(0.9175)
     assert PART.rho([0.0]) == pytest.approx(0.96)

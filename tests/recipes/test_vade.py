@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from models import Lab
+from models import Lab, without_times
 from runs import Runner
 
 from strop.method import reading
@@ -70,12 +70,19 @@ def test_recipe_and_refusals():
         DrawUncertainPrompts(num_prompts=0)
 
 
-def test_a_run_says_why(tmp_path):
+def test_a_run_says_why_and_goes_on_as_it_would_have(tmp_path):
     lab = Lab.make(tmp_path)
     raw = lab.raw("vade", reward="even")
     raw["algorithm"]["sampling.num_prompts"] = 3
     Runner().whole(raw, tmp_path / "whole")
+    cut = {**raw, "training": {**raw["training"], "steps": 2}}
+    Runner().whole(cut, tmp_path / "cut")
+    runner = Runner()
+    runner.go(runner.resume(tmp_path / "cut", training={"steps": 3}))
+    assert without_times(tmp_path / "cut") == without_times(tmp_path / "whole")
     rows = pq.read_table(tmp_path / "whole" / "rollouts" / "step-000003.parquet").to_pylist()
+    again = pq.read_table(tmp_path / "cut" / "rollouts" / "step-000003.parquet").to_pylist()
+    assert [row["draw/why"] for row in rows] == [row["draw/why"] for row in again]
     assert all(row["draw/why"].startswith("information 0.") for row in rows)
     lines = Path(tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
     last = json.loads(lines[-1])

@@ -7,7 +7,7 @@ from builders import flat_batch, ragged_batch, run, stages
 from fakes.services import FakeSampling, FakeScoring, FakeServices, FakeTexts
 from hypothesis import given
 from hypothesis import strategies as st
-from models import Lab
+from models import Lab, without_times
 from runs import Runner
 
 from strop.parts.advantage.scale.favour_unlikely_successes import FavourUnlikelySuccesses
@@ -161,11 +161,15 @@ def test_plainly_without_examples_and_within_the_room():
         run(part, batch, state=part.init(), services=SERVICES)
 
 
-def test_a_run_says_why(tmp_path):
+def test_a_run_says_why_and_goes_on_as_it_would_have(tmp_path):
     raw = Lab.make(tmp_path).raw("xrpo(extra=2)", reward="even")
     raw["algorithm"]["sampling.num_rollouts"] = 2
     raw["algorithm"]["sampling.num_prompts"] = 3
     Runner().whole(raw, tmp_path / "whole")
+    Runner().whole({**raw, "training": {**raw["training"], "steps": 2}}, tmp_path / "cut")
+    runner = Runner()
+    runner.go(runner.resume(tmp_path / "cut", training={"steps": 3}))
+    assert without_times(tmp_path / "cut") == without_times(tmp_path / "whole")
     lines = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
     assert all(json.loads(line)["budget/mean"] >= 6 for line in lines[-3:])
     rows = pq.read_table(tmp_path / "whole" / "rollouts" / "step-000003.parquet").to_pylist()

@@ -1,3 +1,5 @@
+import io
+
 import pytest
 import torch
 from builders import flat_batch, run
@@ -134,6 +136,20 @@ def test_the_pool_is_bounded():
     assert stored(state) == [1000, 1001, 1100, 1101, 1200, 1201]
     _, state = steps(part, batch_of(16, {5: [0, 0]}), state=state)
     assert stored(state) == [1200, 1201]
+
+
+def test_goes_on_from_a_saved_pool():
+    part = CompleteFromPool(ready=4, versions=2)
+    batches = [batch_of(n, {7: [n % 3 == 0, 0, 0, n % 5 == 0], 8: [0, n % 2, 0, 0]})
+               for n in range(1, 11)]  # fmt: skip
+    whole, _ = steps(part, *batches)
+    _, state = steps(part, *batches[:5])
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    rest, _ = steps(part, *batches[5:], state=torch.load(file, weights_only=True))
+    assert [each[:2] for each in rest] == [each[:2] for each in whole[5:]]
+    assert any(told["replay/drawn"] for _, told, _ in rest)
 
 
 def test_bad_options_are_refused():

@@ -1,3 +1,4 @@
+import io
 from collections import Counter
 
 import pytest
@@ -101,6 +102,20 @@ def test_unscored_rollouts_are_not_stored():
     rng = torch.Generator().manual_seed(0)
     result = run(part, batch.set(scored_B=scored_B), state=part.init(), rng=rng)
     assert uids(result.value.add) == [0, 2]
+
+
+def test_goes_on_from_a_saved_store():
+    part = ReplayRollouts(0, 5, 3, 3, keep_drawn=False)
+    whole, _ = steps(part, 5)
+    _, state = steps(part, 3)
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    rest, _ = steps(part, 2, state=torch.load(file, weights_only=True), first=4)
+    for (_, one, told), (_, other, again) in zip(whole[3:], rest, strict=True):
+        assert told == again
+        for name, column in one.columns.items():
+            torch.testing.assert_close(other[name], column, equal_nan=True)
 
 
 def test_columns_must_stay_the_same():
