@@ -1,5 +1,6 @@
 """Ragged batches for tests: every standard column, with NaN where no value may be read."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -147,6 +148,11 @@ def flat_batch(
     )
 
 
+def f64(*values: Any) -> Tensor:
+    """A tensor of these at full width."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def run(part: Any, batch: Batch, **special: Any) -> Result:
     """The part called with the batch's columns, and its first state where it must have one."""
     special.setdefault("services", FakeServices())
@@ -241,10 +247,18 @@ def assert_same_push(
     """The algorithm's loss and gradients are those of `loss_of`, to 1e-10."""
     loss, expected = plain_push(loss_of, batch, *names)
     ours, found, _ = pushed(algorithm, batch)
-    assert abs(ours - loss) <= 1e-10 * max(abs(loss), 1.0)
+    assert math.isclose(ours, loss, rel_tol=1e-10, abs_tol=1e-12)
     for name, gradient_T in zip(names or ("logp_T",), expected, strict=True):
         assert (gradient_T != 0).any(), name
         torch.testing.assert_close(found[name], gradient_T, atol=1e-10, rtol=1e-10)
+
+
+def assert_equal_pushes(one: Algorithm, other: Algorithm, batch: Batch) -> None:
+    """Both algorithms have the same loss on the batch and the same gradient in `logp_T`."""
+    (loss, found, _), (other_loss, expected, _) = pushed(one, batch), pushed(other, batch)
+    assert math.isclose(loss, other_loss, rel_tol=1e-12, abs_tol=1e-12)
+    assert (expected["logp_T"] != 0).any()
+    torch.testing.assert_close(found["logp_T"], expected["logp_T"])
 
 
 def rows_learning(batch: Batch) -> list[int]:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import Lab, save_model
+from commands import Strop
+from models import Lab, save_model, without_times
 from runs import Runner, world_of
 from torch import Tensor
 
@@ -14,6 +15,24 @@ from strop.method import notation
 from strop.method.cost import needs_of
 from strop.training.step import Stepped, train_step
 
+# A second head: no recipe has one.
+TWO_HEADS = """
+import dataclasses
+
+from strop.method.algorithm import Algorithm
+from strop.method.part import Term
+from strop.parts.loss.value.regress_value import RegressValue
+from strop.method.part import Use
+from strop.recipes._base import average
+from strop.recipes.gae import gae
+
+
+def two_heads() -> Algorithm:
+    algorithm = gae()
+    columns = (("value_T", "value_low_T"), ("value_old_T", "value_low_old_T"))
+    low = Term("low", Use(RegressValue(), columns), average("token-mean"), learner="critic")
+    return dataclasses.replace(algorithm, terms=(*algorithm.terms, low))
+"""
 # 1 if an even number of digits was written; it logs measurements for recipes that need them.
 REWARD = """
 def even(completions, log_extra, **columns):
@@ -162,6 +181,19 @@ def run_of(raw: dict[str, Any], folder: Path, steps: int = 0) -> list[dict[str, 
     runner.go(runner.start(raw, folder), leave)
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
+
+
+def steps_from_a_shell(strop: Strop, folder: Path, method: str, steps: int) -> list[dict[str, Any]]:
+    """What `strop train` logs in so many steps, without the times."""
+    words = Lab.make(folder).arguments(
+        f"training.steps={steps}", "training.save_every=0", "training.rollouts_every=0",
+        "--out", folder / "run", "--quiet",
+    )  # fmt: skip
+    result = strop("train", method, *words)
+    assert result.code == 0, result.err
+    lines = [line for line in without_times(folder / "run") if line["step"]]
+    assert len(lines) == steps
+    return lines
 
 
 class Logged:

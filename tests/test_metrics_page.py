@@ -13,7 +13,7 @@ from fakes.brittle import BrittleSettings
 from metrics_page import PAGE, in_runs, keys_of, pattern_of, same_metric, undocumented
 from models import Lab, save_model
 from scripted_model import save_scripted
-from short_runs import EPISODES, Logged, make_lab, of_traces, run_of, settings_for
+from short_runs import EPISODES, TWO_HEADS, Logged, make_lab, of_traces, run_of, settings_for
 
 from strop.catalogue import catalogue
 from strop.catalogue.logged import logged_by, metrics_in
@@ -45,24 +45,6 @@ def full_kl() -> Algorithm:
     algorithm = grpo()
     term = Term("full_kl", Use(PenaliseFullKlToReference()), average("token-mean"), coef=0.1)
     return dataclasses.replace(algorithm, terms=(*algorithm.terms, term))
-"""
-# A second head: no recipe has one.
-TWO_HEADS = """
-import dataclasses
-
-from strop.method.algorithm import Algorithm
-from strop.method.part import Term
-from strop.parts.loss.value.regress_value import RegressValue
-from strop.method.part import Use
-from strop.recipes._base import average
-from strop.recipes.gae import gae
-
-
-def two_heads() -> Algorithm:
-    algorithm = gae()
-    columns = (("value_T", "value_low_T"), ("value_old_T", "value_low_old_T"))
-    low = Term("low", Use(RegressValue(), columns), average("token-mean"), learner="critic")
-    return dataclasses.replace(algorithm, terms=(*algorithm.terms, low))
 """
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from fakes.coroutines import TABLE, check_closed, go, local, model, requests, table, text, told
-from fakes.engine import TableEngine, by_last_token, streamed
+from fakes.engine import TableEngine, by_last_token, joined, streamed
 from fakes.models import VOCAB, tiny
 
 from strop.engines.asynchronous import AsyncEngine, asynchronous, gather
@@ -93,10 +93,6 @@ def test_settled_comes_before_the_next_step(engine):
 
 
 # ---- pieces
-
-
-def joined(answer: Answer, name: str) -> list:
-    return [x for event in answer.events for x in getattr(event, name)]
 
 
 async def pieces_of(book: AsyncEngine, request: Request, every: int) -> list[Answer]:

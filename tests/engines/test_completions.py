@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from fakes.completions_server import Letters, complete, serve
-from fakes.engine import Driven, TableEngine, by_last_token, in_pieces, sample
+from fakes.engine import Driven, TableEngine, by_last_token, in_pieces, joined, sample
 from fakes.models import VOCAB, tiny
 
 from strop.engines import completions
@@ -59,10 +59,6 @@ def opened(served, **settings):
 def refused(served, why, **settings):
     with pytest.raises(UserError, match=why), opened(served, **settings):
         pass
-
-
-def joined(finished, name):
-    return [x for event in finished.events for x in getattr(event, name)]
 
 
 def requests(number=9, **fields):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes.engine import Driven, in_pieces, sample
+from fakes.engine import Driven, in_pieces, joined, sample
 from fakes.models import from_table, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,10 +46,6 @@ class Watched(LocalEngine):
 
 def engine(model=MODEL, **options):
     return Watched(model, decode=lambda ids: "".join(chr(97 + id) for id in ids), **options)
-
-
-def joined(finished, name="ids"):
-    return [x for event in finished.events for x in getattr(event, name)]
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fakes.engine import sample
+from fakes.engine import joined, sample
 from fakes.models import FAMILIES, VOCAB, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,10 +13,6 @@ from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import TopK
 
 WANT = frozenset({"logp_model", "entropy"})
-
-
-def joined(finished: Answer, name: str) -> list:
-    return [x for event in finished.events for x in getattr(event, name)]
 
 
 def forward(model, tokens: list[int]) -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fakes.engine import Driven, in_pieces, sample
+from fakes.engine import Driven, in_pieces, joined, sample
 from fakes.models import FAMILIES, VOCAB, from_table, tiny
 
 from strop.engines.base import Request
@@ -39,10 +39,6 @@ def drafting(model, most=3, eager=True, **options):
 
 def plain(model, **options):
     return LocalEngine(model, decode=lambda ids: "".join(chr(97 + i) for i in ids), **options)
-
-
-def joined(finished, name="ids"):
-    return [x for event in finished.events for x in getattr(event, name)]
 
 
 def told(found):

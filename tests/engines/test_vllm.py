@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fakes.completions_server import Letters, complete, serve, worker
-from fakes.engine import Driven, sample
+from fakes.engine import Driven, joined, sample
 from fakes.models import VOCAB, tiny
 
 from strop.engines import completions, weights_folder
@@ -72,10 +72,6 @@ def move(model, by=0.05):
     with torch.no_grad():
         for place, p in enumerate(model.parameters()):
             p.add_(by * torch.randn(p.shape, generator=torch.Generator().manual_seed(place)))
-
-
-def joined(finished, name):
-    return [x for event in finished.events for x in getattr(event, name)]
 
 
 def check_agreement(engine, model):

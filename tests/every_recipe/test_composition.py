@@ -7,7 +7,7 @@ import itertools
 import re
 
 import pytest
-from changed import candidates, texts
+from changed import UNLIKE, candidates, texts
 from every import every
 
 from strop.api.options import settings_of
@@ -24,6 +24,11 @@ ENTRIES = catalogue.recipes()
 every_recipe = every("entry", ENTRIES)
 NAMES = {entry.name for entry in ENTRIES}
 QUOTES = "\"'"
+# Parameters that take any text; all others take one of several words.
+FREE = {
+    "adapter", "call", "classifier", "column", "marker", "needed", "node", "opening", "prefix",
+    "preference", "reference", "rewrite", "scenario", "separator", "skill", "store", "words",
+}  # fmt: skip
 # NAME=VALUE in a sentence: a text in quotes, a call or a tuple of numbers, a word.
 WORD = re.compile(r"""([\w.]+)=('[^']*'|"[^"]*"|\w*\([^a-z]*\)|[\w.]*\w)""")
 
@@ -190,6 +195,17 @@ def test_every_parameter_changes_the_algorithm(entry):
     for name in options:
         found = reached(name, switches) or reached(name, words(function, options))
         assert found, f"{entry.name}({name}=...) changes nothing"
+
+
+@every_recipe
+def test_an_unknown_word_is_refused_with_those_that_there_are(entry):
+    function = entry.load()
+    for name, value in defaults(function).items():
+        if isinstance(value, str) and name not in FREE:
+            with pytest.raises(UserError) as caught:
+                function(**{name: UNLIKE})
+            assert repr(UNLIKE) in str(caught.value), name
+            assert value in str(caught.value), name
 
 
 @every_recipe

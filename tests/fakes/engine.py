@@ -56,6 +56,11 @@ def in_pieces(
     return run(book, both(), Account())
 
 
+def joined(answer: Answer, name: str = "ids") -> list[Any]:
+    """What the answer's events have of this, one after the other."""
+    return [each for event in answer.events for each in getattr(event, name)]
+
+
 class Driven:
     """An engine that a test hands requests to and steps by itself. `answers`: so far, by number."""
 

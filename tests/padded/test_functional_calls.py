@@ -5,16 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from builders import f64
 from torch import Tensor
 
 from strop import functional as F
 from strop.support.errors import UserError
 
 ONE_GROUP = torch.zeros(4, dtype=torch.int64)
-
-
-def f64(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def close(found, *expected):

@@ -4,15 +4,12 @@ import math
 
 import pytest
 import torch
+from builders import f64
 
 from strop import functional as F
 from strop.support.errors import UserError
 
 ONE_GROUP = torch.zeros(4, dtype=torch.int64)
-
-
-def f64(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def close(found, *expected):

@@ -7,6 +7,7 @@ from builders import flat_batch, ragged_batch, run, stages
 from strop import functional
 from strop.parts.advantage.scale.damp_praise_while_weak import DampPraiseWhileWeak
 from strop.parts.advantage.scale.shift_weight_to_hard_prompts import ShiftWeightToHardPrompts
+from strop.recipes._base import average
 from strop.recipes.a_grae import a_grae
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
@@ -82,17 +83,10 @@ def test_edges():
     assert unscored[1:] == pytest.approx(call([1.0, 0.0, 0.0], ZEROS[:3]))
     with pytest.raises(UserError, match="alpha"):
         a_grae(alpha=1.5)
-    with pytest.raises(UserError, match="source_form"):
-        a_grae(variant="repository")
 
 
 def test_its_average_is_the_released_codes():
-    # advantages 0 and 1 at lengths 1 and 3: -3 / 4 over tokens, -1 / 2 over answers
-    logp = torch.zeros(2, 3).double()
-    given = {"logp": logp, "logp_old": logp, "advantages": torch.tensor([0.0, 1.0]).double()}
-    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
-    loss, _ = functional.policy_loss("a_grae", mask=mask, params={}, **given)
-    assert float(loss) == pytest.approx(-0.75)
+    assert a_grae().terms[0].average == average("token-mean")
 
 
 def test_factors_of_praise_and_of_hard_and_easy_prompts_are_logged():

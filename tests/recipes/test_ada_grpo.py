@@ -4,7 +4,6 @@ from builders import flat_batch, run, stages
 from fakes.services import FakeServices, FakeTexts
 
 from strop import functional
-from strop.method.check import check
 from strop.parts.advantage.scale.boost_rare_formats import BoostRareFormats
 from strop.parts.reward.note_formats import NoteFormats
 from strop.recipes.ada_grpo import ada_grpo
@@ -67,7 +66,6 @@ def test_rewards_outside_0_and_1_are_refused():
 
 
 def test_composes_and_ends_as_grpo():
-    check(ada_grpo())
     batch = flat_batch((1,) * 8, reward_B=REWARDS.tolist(), format_B=FORMATS.tolist(),
                        step=9, num_steps=9)  # fmt: skip
     ours, theirs = stages(ada_grpo(), batch), stages(grpo(), batch)

@@ -87,8 +87,6 @@ def test_matches_slow_loop():
 
 
 def test_wrong_options():
-    with pytest.raises(UserError, match="source_form"):
-        adora(variant="speech")
     with pytest.raises(UserError, match="max_success must be between"):
         adora(tau=1.5)
 

@@ -83,8 +83,6 @@ def test_what_is_missing_is_named():
         F.advantages("advevo_public_baseline", rewards=REWARDS, groups=GROUPS)
     with pytest.raises(UserError, match="needs episode"):
         advantages(params={"pool": "episode"})
-    with pytest.raises(UserError, match="pool must be one of step, prompt, episode: 'game'"):
-        advevo_public_baseline(pool="game")
 
 
 def test_how_far_the_roles_baselines_lie_from_that_of_all_is_logged():

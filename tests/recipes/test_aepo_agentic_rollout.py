@@ -1,13 +1,11 @@
 import dataclasses
 
-import pytest
 from commands import Strop
 from models import without_times
 
 from strop.recipes.aepo_agentic_loss import aepo_agentic_loss
 from strop.recipes.aepo_agentic_rollout import aepo_agentic_rollout
 from strop.recipes.arpo import arpo
-from strop.support.errors import UserError
 
 
 def test_composition():
@@ -22,8 +20,6 @@ def test_composition():
     assert looking.rollout.part.monitor == 0.7
     # without a penalty and with a given number that begin: arpo's branches
     assert aepo_agentic_rollout(penalty=0.0).rollout == arpo().rollout
-    with pytest.raises(UserError, match="initial must be at least 1"):
-        aepo_agentic_rollout(initial_rollouts=0)
 
 
 def test_three_steps_from_the_command_line(tmp_path, monkeypatch, capsys):

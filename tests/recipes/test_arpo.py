@@ -55,8 +55,6 @@ def test_composition():
     assert arpo().sampling[0].part.num_rollouts == 16
     assert arpo().terms == grpo().terms
     assert arpo().advantage == grpo().advantage
-    with pytest.raises(UserError, match="advantage must be one of soft, hard: 'firm'"):
-        arpo(advantage="firm")
     with pytest.raises(UserError, match="initial must be at least 1"):
         arpo(N=0)
 

@@ -4,7 +4,6 @@ from builders import flat_batch, ragged_batch, run, stages
 from models import Lab, without_times
 from runs import Runner
 
-from strop.method.check import check
 from strop.parts.rate.scale_step_by_rollouts import ScaleStepByRollouts
 from strop.recipes.brorl import brorl
 from strop.support.errors import UserError
@@ -36,7 +35,6 @@ def test_advantages_are_centred_in_groups_and_whitened_over_the_step():
 
 
 def test_recipe():
-    check(brorl())
     assert brorl(beta=0.0).control == brorl(reset_every=0).control == ()
     assert brorl().paths()["control.renew_reference.every"] == 100
 

@@ -7,7 +7,6 @@ from fakes.services import over_table
 from models import Lab, without_times
 from runs import Runner
 
-from strop.method.check import check
 from strop.method.schedule import Constant
 from strop.parts.sampling.draw_in_stages import DrawInStages
 from strop.recipes.craft_gui import craft_gui
@@ -83,7 +82,6 @@ def test_refusals():
         drawn(part, part.init(), Texts({**LEVELS.rows, 0: {"level": "hard"}}))
     with pytest.raises(UserError, match="7 stages of 6 prompts"):
         drawn(DrawInStages(column="level", num_stages=7, progress=0.0), part.init())
-    check(craft_gui())
     assert craft_gui().facts() >= {"samples_again"}
     assert "samples_again" not in craft_gui(column="level").facts()
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from models import Lab, without_times
 from runs import Runner
 
-from strop.method.check import check
 from strop.parts.curation.ask_by_hardness import AskByHardness, more_rollouts
 from strop.recipes.dars import dars
 from strop.recipes.dr_grpo import dr_grpo
@@ -74,9 +73,6 @@ def test_without_a_second_round_it_is_the_mean_of_the_group():
     batch = ragged_batch(2)
     ours, theirs = stages(dars(n_max=8), batch), stages(dr_grpo(), batch)
     torch.testing.assert_close(ours["advantage_B"], theirs["advantage_B"])
-    check(dars())
-    with pytest.raises(UserError, match="ET, HW"):
-        dars(schedule="XT")
     with pytest.raises(UserError, match="most"):
         dars(n_max=0)
 

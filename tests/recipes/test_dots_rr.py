@@ -3,13 +3,12 @@ import math
 import pyarrow.parquet as pq
 import pytest
 import torch
-from builders import pushed, ragged_batch, stages
+from builders import assert_equal_pushes, ragged_batch, stages
 from fakes.services import FakeScoring, FakeTexts
 from models import Lab, without_times
 from runs import Runner
 
 from strop import functional
-from strop.method.check import check
 from strop.parts.sampling._chosen import draw_by_weight
 from strop.parts.sampling.draw_near_target_success import (
     DrawNearTargetSuccess,
@@ -98,9 +97,7 @@ def test_the_clip_is_grpos_for_the_steps_own_rollouts():
     batch = stages(grpo(), ragged_batch(1))
     own = batch.set(logp_behavior_T=batch["logp_old_T"])
     algorithm, parent = dots_rr(), grpo(aggregation="token-mean")
-    ours, theirs = pushed(algorithm, own), pushed(parent, own)
-    assert ours[0] == pytest.approx(theirs[0])
-    torch.testing.assert_close(ours[1]["logp_T"], theirs[1]["logp_T"])
+    assert_equal_pushes(algorithm, parent, own)
 
 
 class Drawing:
@@ -148,7 +145,6 @@ def test_rounds_of_a_run(monkeypatch):
 
 def test_without_replay_or_with_a_flat_draw(monkeypatch):
     assert dots_rr(s=1.0).curation == ()
-    check(dots_rr())
     flat = Drawing(monkeypatch, torch.rand(20).double(), every=1, tau=1e9, share=1.0)
     first = torch.zeros(20)
     for seed in range(1000):

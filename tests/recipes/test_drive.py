@@ -5,7 +5,6 @@ from models import Lab, without_times
 from runs import Runner
 
 from strop.method.algorithm import Until
-from strop.method.check import check
 from strop.parts.sampling import draw_hardest_prompts as module
 from strop.parts.sampling.draw_hardest_prompts import DrawHardestPrompts, hardest
 from strop.recipes.drive import drive
@@ -67,7 +66,6 @@ def test_phases_and_refusals():
         128,
         None,
     ]
-    check(drive())
     drive().check_steps(160)
     with pytest.raises(UserError, match="phase hard_2 would begin after step 96"):
         method.check_steps(96)

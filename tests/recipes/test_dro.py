@@ -5,7 +5,6 @@ import torch
 from builders import assert_same_push, pushed, ragged_batch, rows_learning, stages
 
 from strop import functional
-from strop.method.check import check
 from strop.recipes.dro import dro
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
@@ -41,7 +40,6 @@ def test_gradient_is_that_of_the_published_loss():
 
 
 def test_at_rest_it_is_the_policy_gradient():
-    check(dro())
     batch = stages(grpo(), ragged_batch(1))
     batch = batch.set(logp_old_T=batch["logp_T"])
     plain = pushed(grpo(aggregation="token-mean"), batch)

@@ -14,7 +14,6 @@ from builders import (
 )
 
 from strop import functional
-from strop.method.check import check
 from strop.method.schedule import Linear
 from strop.recipes.entrocraft_code_variant import entrocraft_code_variant
 from strop.recipes.grpo import grpo
@@ -54,7 +53,6 @@ def test_members_of_the_family():
 
 def test_composes_rescales_zero_and_one_and_is_grpo_inside_the_band():
     algorithm = entrocraft_code_variant()
-    check(algorithm)
     assert [use.label for use in algorithm.reward] == ["score_with_verifiers", "rescale_reward"]
     batch = ragged_batch(1)
     inside = stages(entrocraft_code_variant(h_low=-math.inf, h_high=math.inf), batch)

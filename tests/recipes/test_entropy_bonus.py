@@ -1,10 +1,10 @@
 import pytest
 import torch
 from builders import (
+    assert_equal_pushes,
     assert_same_push,
     clipped,
     learning,
-    pushed,
     ragged_batch,
     rows_learning,
     stages,
@@ -16,7 +16,6 @@ from strop.method.schedule import Linear
 from strop.recipes.entropy_bonus import entropy_bonus
 from strop.recipes.forking_token_mask import top_entropy_quantile
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 MASK = torch.tensor([[True, True], [True, False]])
 ENTROPY = torch.tensor([[1.0, 3.0], [2.0, float("nan")]]).double()
@@ -52,12 +51,9 @@ def test_gradient_flows_through_entropy_alone():
 
 def test_is_its_parent_at_zero_and_trls_mask_below_rho_one():
     batch = stages(grpo(), ragged_batch(1))
-    ours, parent = pushed(entropy_bonus(coef=0.0), batch), pushed(grpo(), batch)
-    assert ours[0] == pytest.approx(parent[0], rel=1e-12)
-    torch.testing.assert_close(ours[1]["logp_T"], parent[1]["logp_T"])
+    assert_equal_pushes(entropy_bonus(coef=0.0), grpo(), batch)
     masked = entropy_bonus(coef=0.0, rho=0.4, aggregation="token-mean")
-    ours, trls = pushed(masked, batch), pushed(top_entropy_quantile(rho=0.4), batch)
-    torch.testing.assert_close(ours[1]["logp_T"], trls[1]["logp_T"])
+    assert_equal_pushes(masked, top_entropy_quantile(rho=0.4), batch)
 
 
 @pytest.mark.parametrize("rho", [1.0, 0.4])
@@ -80,5 +76,3 @@ def test_gradient_is_that_of_the_published_loss(rho):
 
 def test_composes_and_refuses():
     check(entropy_bonus(coef=Linear(0.01, 0.0), beta=0.1))
-    with pytest.raises(UserError, match="trl, verl"):
-        entropy_bonus(framework="rllib")

@@ -17,6 +17,7 @@ from strop import functional
 from strop.method.check import check
 from strop.method.schedule import Constant, Decay, Points
 from strop.parts.loss.penalty.reward_entropy import RewardEntropy
+from strop.recipes._base import average
 from strop.recipes.entropy_bonus import entropy_bonus
 from strop.recipes.epo import epo
 from strop.recipes.grpo import grpo
@@ -114,11 +115,4 @@ def test_composes_with_a_corridor_drawn_by_hand_and_refuses():
 
 
 def test_its_average_is_the_released_codes():
-    # advantages 0 and 1 at lengths 1 and 3: -3 / 4 over tokens, -1 / 2 over answers
-    logp = torch.zeros(2, 3).double()
-    given = {"logp": logp, "logp_old": logp, "advantages": torch.tensor([0.0, 1.0]).double(),
-             "entropy": logp}  # fmt: skip
-    params = {"lam": 0.0, "step": 1, "total_steps": 10}
-    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
-    loss, _ = functional.policy_loss("epo", mask=mask, params=params, **given)
-    assert float(loss) == pytest.approx(-0.75)
+    assert epo().terms[0].average == average("token-mean")

@@ -3,15 +3,13 @@ import math
 import pytest
 import torch
 from builders import answers, stages
-from commands import Strop
 from fakes.engine import TableEngine
 from fakes.services import over_table, rolled_out
-from models import Lab, without_times
+from short_runs import steps_from_a_shell
 
 from strop.engines.base import CAPABILITIES
 from strop.method import notation
 from strop.method import part as parts
-from strop.method.check import check
 from strop.method.part import Draw
 from strop.parts.rollout.fork_at_entropy_peaks import ForkAtEntropyPeaks
 from strop.parts.rollout.sample_independently import SampleIndependently
@@ -131,7 +129,6 @@ def test_all_leaves_vote_and_are_compared():
 
 def test_composes_and_mistakes_are_refused():
     algorithm = ettrl_etmr()
-    check(algorithm)
     assert algorithm.sampling[0].part.num_rollouts == 12
     part = algorithm.rollout.part
     assert 12 * (1 + part.num_places * part.num_branches) == 60
@@ -142,15 +139,8 @@ def test_composes_and_mistakes_are_refused():
         rolled(ForkAtEntropyPeaks(), capabilities=CAPABILITIES - {"entropy"})
 
 
-def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
-    words = Lab.make(tmp_path).arguments(
-        "training.steps=20", "training.save_every=0", "training.rollouts_every=0",
-        "--out", tmp_path / "run", "--quiet",
-    )  # fmt: skip
-    result = Strop(monkeypatch, capsys)("train", "ettrl_etmr(N=1)", *words)
-    assert result.code == 0, result.err
-    lines = [line for line in without_times(tmp_path / "run") if line["step"]]
-    assert len(lines) == 20
+def test_twenty_steps_from_the_command_line(tmp_path, strop):
+    lines = steps_from_a_shell(strop, tmp_path, "ettrl_etmr(N=1)", 20)
     assert {line["num_rollouts"] for line in lines} == {2 * 4 * 3}
     share = [line["majority/share"] for line in lines]
     assert sum(share[-5:]) > sum(share[:5])  # they come to agree

@@ -8,7 +8,6 @@ from models import Lab
 from runs import Runner
 
 from strop.environments.flawed_countdown import rows
-from strop.method.check import check
 from strop.parts.reward.penalise_flawed_answers import PenaliseFlawedAnswers
 from strop.parts.reward.rescale_reward import RescaleReward
 from strop.recipes.dapo import dapo
@@ -71,7 +70,6 @@ def test_a_judge_that_is_a_reward_function_and_one_that_is_missing():
 
 
 def test_without_a_penalty_it_is_the_parent_on_rewards_of_both_signs():
-    check(fapo())
     reward_B, batch = rewards([1.0, 1, 0, 0], [2, 2, -1, -1], penalty=0.0)
     ours = stages(fapo(), batch.set(reward_B=reward_B))
     plain = stages(dapo(), batch.set(reward_B=batch["outcome_B"]))

@@ -143,7 +143,6 @@ def test_the_centre_moves_after_a_period_by_its_accuracy_and_angle_up_to_the_end
 
 
 def test_recipe():
-    check(gain_rl())
     shuffled = reading.replace_stage(gain_rl(), "sampling", "draw_in_shuffled_order")
     with pytest.raises(UserError, match="measure_angles writes angle_B, which nothing after it"):
         check(shuffled)

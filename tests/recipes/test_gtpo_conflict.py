@@ -24,7 +24,6 @@ from strop.parts.advantage.weight.protect_shared_tokens import ProtectSharedToke
 from strop.parts.selection.drop_unsure_rollouts import DropUnsureRollouts
 from strop.recipes.gpg import gpg
 from strop.recipes.gtpo_conflict import gtpo_conflict
-from strop.support.errors import UserError
 
 TOKENS = torch.tensor([[5, 6, 7, 9], [5, 6, 8, 9], [5, 4, 8, 9]])
 REWARD = [1.0, 0.0, 0.0]
@@ -162,10 +161,7 @@ def plain_objective():
 
 def test_composes():
     check(gtpo_conflict(variant="code"))
-    check(gtpo_conflict())
     assert gtpo_conflict().control[0].part.path in gtpo_conflict().paths()
-    with pytest.raises(UserError, match="variant must be one of paper, code"):
-        gtpo_conflict(variant="readme")
 
 
 def test_the_share_of_shared_tokens_is_logged():

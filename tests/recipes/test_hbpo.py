@@ -83,7 +83,6 @@ def test_matches_a_slow_loop():
 
 
 def test_composes():
-    check(hbpo())
     check(hbpo(budgets=(512, 1024, 2048, 2560), L=4096, prefix="{budget}:"))
     with pytest.raises(UserError, match="budgets must be numbers above 0"):
         hbpo(budgets=(0,))

@@ -218,13 +218,6 @@ def test_heads_learn_at_their_own_tokens():
     assert algorithm.value_columns() == ("value_T", "value_low_T", "value_term_T")
 
 
-def test_refuses():
-    with pytest.raises(UserError, match=r"keep_mode must be one of fixed, normalized"):
-        hiper_hae(keep_mode="shared")
-    with pytest.raises(UserError, match="switch_tags takes two texts"):
-        hiper_hae(switch_tags=("<switch>",))
-
-
 def test_the_critic_learns_what_was_paid_where_the_policy_takes_a_cut_episode_as_going_on():
     batch = ragged_batch(3, max_turns=5)
     values = {"value_low_K": batch["value_K"] + 1, "value_term_K": batch["value_K"] - 1}

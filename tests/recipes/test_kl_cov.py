@@ -3,7 +3,6 @@ import torch
 from builders import assert_same_push, flat_batch, pushed, ragged_batch, rows_learning, stages
 
 from strop import functional
-from strop.method.check import check
 from strop.recipes.kl_cov import kl_cov
 from strop.training.learner import kernel
 
@@ -27,7 +26,6 @@ def test_worked_example():
 
 def test_composes_with_several_updates_over_the_whole_update():
     algorithm = kl_cov()
-    check(algorithm)
     assert algorithm.plan.part.num_updates == 8
     assert kernel.scope_of(algorithm.terms) == "update"
 

@@ -4,10 +4,9 @@ import math
 import pytest
 import torch
 from builders import answers
-from commands import Strop
 from fakes.engine import TableEngine
 from fakes.services import over_table, rolled_out
-from models import Lab, without_times
+from short_runs import steps_from_a_shell
 
 from strop.engines.base import CAPABILITIES, Event
 from strop.method import notation
@@ -259,16 +258,9 @@ def test_composes_and_mistakes_are_refused():
         rolled(ForkAtCloseCalls(), table(0), capabilities=CAPABILITIES - {"top"})
 
 
-def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
-    words = Lab.make(tmp_path).arguments(
-        "training.steps=20", "training.save_every=0", "training.rollouts_every=0",
-        "--out", tmp_path / "run", "--quiet",
-    )  # fmt: skip
+def test_twenty_steps_from_the_command_line(tmp_path, strop):
     method = "latr(eta=0.75, tau_abs=0.02, tau_rel=0.5, r=(2,), tau_ed=0.6, beta=0.0)"
-    result = Strop(monkeypatch, capsys)("train", method, *words)
-    assert result.code == 0, result.err
-    lines = [line for line in without_times(tmp_path / "run") if line["step"]]
-    assert len(lines) == 20
+    lines = steps_from_a_shell(strop, tmp_path, method, 20)
     assert sum(line["lookahead/forks"] for line in lines) > 20
     assert sum(line["lookahead/pruned"] for line in lines) > 0
     reward = [line["reward"] for line in lines]

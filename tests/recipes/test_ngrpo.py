@@ -32,7 +32,6 @@ def test_worked_example(rewards, expected):
 
 
 def test_refuses_what_would_switch_it_off():
-    check(ngrpo())
     dead = reading.replace_stage(ngrpo(), "curation", "drop_uniform_groups")
     assert dead.curation == (Use(DropUniformGroups()),)
     with pytest.raises(UserError, match="do not go together"):

@@ -9,7 +9,6 @@ from runs import Runner
 
 from strop import functional
 from strop.batch.batch import Batch
-from strop.method.check import check
 from strop.method.part import Draw
 from strop.parts.loss.bound.reward_own_guesses import RewardOwnGuesses, drawn
 from strop.parts.loss.bound.shape_by_likelihood import ShapeByLikelihood
@@ -108,7 +107,6 @@ def test_impossible_tokens_and_missing_seeds():
     with pytest.raises(UserError, match="seed_guesses"):
         RewardOwnGuesses(2)(logq_TV, torch.tensor([1]))
     assert one_token_rollout(K=0).probes == ()
-    check(one_token_rollout())
 
 
 def test_guesses_do_not_depend_on_the_rows_around_them():

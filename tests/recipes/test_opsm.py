@@ -13,7 +13,6 @@ from builders import (
 )
 
 from strop import functional
-from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.opsm import opsm
 
@@ -68,7 +67,6 @@ def test_gradient_is_that_of_the_published_loss():
 
 
 def test_without_a_threshold_it_is_grpo():
-    check(opsm())
     batch = stages(grpo(), ragged_batch(2))
     ours, theirs = pushed(opsm(threshold=math.inf), batch), pushed(grpo(), batch)
     assert ours[0] == theirs[0]

@@ -4,10 +4,9 @@ import math
 import pytest
 import torch
 from builders import answers
-from commands import Strop
 from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, over_table, rolled_out
-from models import Lab, without_times
+from short_runs import steps_from_a_shell
 
 from strop.engines.asynchronous import asynchronous
 from strop.method.part import Draw
@@ -106,15 +105,8 @@ def test_mistakes_are_refused():
             predictive_decoding(**{field: -1})
 
 
-def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
-    words = Lab.make(tmp_path).arguments(
-        "training.steps=20", "training.save_every=0", "training.rollouts_every=0",
-        "--out", tmp_path / "run", "--quiet",
-    )  # fmt: skip
-    result = Strop(monkeypatch, capsys)("train", "predictive_decoding(chunk_tokens=2)", *words)
-    assert result.code == 0, result.err
-    lines = [line for line in without_times(tmp_path / "run") if line["step"]]
-    assert len(lines) == 20
+def test_twenty_steps_from_the_command_line(tmp_path, strop):
+    lines = steps_from_a_shell(strop, tmp_path, "predictive_decoding(chunk_tokens=2)", 20)
     for line in lines:
         assert line["rollout/tokens_thrown_away"] > 8 * line["completions/mean_length"]
     reward = [line["reward"] for line in lines]

@@ -184,10 +184,7 @@ def test_what_rollouts_are_worth():
 
 
 def test_recipes():
-    check(prompt_gdro())
     check(rollout_gdro(set_apart=True, edges=(0.1, 0.5, 0.9)))
-    with pytest.raises(UserError, match="variant"):
-        prompt_gdro(variant="best")
     for path in ("control.price_rollouts.most", "sampling.allocate_by_bins.most"):
         with pytest.raises(UserError, match=r"price_rollouts.most is .* where both are one number"):
             check(rollout_gdro().with_knobs({path: 9}))

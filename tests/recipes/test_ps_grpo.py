@@ -10,7 +10,6 @@ from fakes.services import FakeServices, FakeTexts
 from models import Lab
 from runs import Runner
 
-from strop.method.check import check
 from strop.method.part import Draw
 from strop.parts.reward.reward_agreement_in_sets import RewardAgreementInSets
 from strop.parts.sampling.add_paraphrases import AddParaphrases
@@ -60,7 +59,6 @@ def test_weights_sets_and_edges():
 
 
 def test_without_agreement_it_is_grpo():
-    check(ps_grpo())
     found, batch, _ = rewards(["a"] * 4, (0, 0, 1, 1), ("q", "q"), [1.0, 0, 1, 1], agreement=0.0)
     assert found.tolist() == [1, 0, 1, 1]
     plain = stages(grpo(std="biased"), batch)["advantage_B"]

@@ -15,7 +15,6 @@ from strop import functional
 from strop.parts.advantage.credit.praise_and_blame import PraiseAndBlame
 from strop.recipes.entrocraft_code_variant import entrocraft_code_variant
 from strop.recipes.psr_nsr import psr_nsr
-from strop.support.errors import UserError
 
 REWARDS = torch.tensor([1.0, 0.0, 1.0, -1.0, float("nan")]).double()
 GIVEN = {
@@ -81,11 +80,6 @@ def test_gradient_is_that_of_the_published_loss():
     assert_same_push(algorithm, batch, loss_of)
     blamed = pushed(psr_nsr(mode="nsr"), stages(psr_nsr(mode="nsr"), signed(2)))[1]["logp_T"]
     assert (blamed[rows][reward_N > 0] == 0).all()
-
-
-def test_unknown_mode():
-    with pytest.raises(UserError, match="mode must be one of weighted"):
-        psr_nsr(mode="both")
 
 
 def test_the_share_of_praise_is_logged():

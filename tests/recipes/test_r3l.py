@@ -81,8 +81,6 @@ def test_composition_and_mistakes():
     assert "logp_ref_T" in r3l(beta=0.1).reads()
     with pytest.raises(UserError, match="num_rollouts must be at least 1"):
         r3l(num_rollouts=0)
-    with pytest.raises(UserError, match="form must be one of auto, number, json"):
-        r3l(form="xml")
 
 
 def test_three_steps_from_the_command_line(tmp_path, monkeypatch, capsys):

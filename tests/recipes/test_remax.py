@@ -27,7 +27,6 @@ def test_worked_example(greedy, expected):
 
 
 def test_composes():
-    check(remax())
     check(remax(beta=0.05))
     labels = [use.label for use in remax(beta=0.05).advantage]
     assert labels == ["subtract_kl_to_reference", "subtract_greedy_reward", "spread_evenly"]

@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from builders import assert_same_push, flat_batch, ragged_batch, rows_learning, stages
+from builders import assert_same_push, f64, flat_batch, ragged_batch, rows_learning, stages
 from models import Lab
 from runs import Runner
 
@@ -14,10 +14,6 @@ from strop.parts.loss.bound.weigh_by_mixture_ratio import WeighByMixtureRatio
 from strop.recipes.rl_plus import rl_plus
 
 QUIET = {"entropy_coef": 0.0}
-
-
-def f64(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from builders import (
+    assert_equal_pushes,
     assert_same_push,
     clipped,
     pushed,
@@ -133,15 +134,11 @@ def test_reductions():
     """Fresh answers need no correction; over the sampler everything is the parent's own."""
     batch = stages(grpo(), ragged_batch(1))
     fresh = batch.set(logp_behavior_T=batch["logp_old_T"])
-    plain = pushed(grpo(aggregation="token-mean"), fresh)
     for other in (rollout_correction(), rollout_correction(unit="sequence", outside="mask"),
                   rollout_correction_bypass()):  # fmt: skip
-        found = pushed(other, fresh)
-        assert found[0] == pytest.approx(plain[0], rel=1e-12)
-        torch.testing.assert_close(found[1]["logp_T"], plain[1]["logp_T"])
-    weighted = pushed(cispo(clip_low=1.0, clip_high=1.0, aggregation="token-mean"), fresh)
-    found = pushed(rollout_correction_reinforce(), fresh)
-    torch.testing.assert_close(found[1]["logp_T"], weighted[1]["logp_T"])
+        assert_equal_pushes(other, grpo(aggregation="token-mean"), fresh)
+    weighted = cispo(clip_low=1.0, clip_high=1.0, aggregation="token-mean")
+    assert_equal_pushes(rollout_correction_reinforce(), weighted, fresh)
 
 
 def test_a_void_sampler_counts_as_the_current_policy():
@@ -167,7 +164,3 @@ def test_a_weight_beside_the_bypass_is_refused_and_any_recipe_takes_one():
     for name in ("gspo", "dr_grpo", "gae"):
         text = 'weigh_by_engine_ratio(unit="sequence", outside="mask", high=3.0)'
         check(reading.replace_stage(notation.recipe(name), "correction", text))
-    with pytest.raises(UserError, match=r"unit must be one of .*: 'step'"):
-        rollout_correction_bypass(unit="step")
-    with pytest.raises(UserError, match="measure"):
-        rollout_correction(reject="sequence")

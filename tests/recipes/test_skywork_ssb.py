@@ -101,7 +101,6 @@ def test_every_parameter_arrives():
     part = skywork_ssb(share=0.25, capacity=9, exponent=0.5, floor=0.1).curation[0].part
     assert (part.share, part.capacity, part.exponent, part.floor) == (0.25, 9, 0.5, 0.1)
     assert len(skywork_ssb(normalize_std=False).reward) == 3
-    check(skywork_ssb())
 
 
 def test_a_run_learns_from_earlier_rollouts_with_their_advantages(tmp_path):

@@ -4,12 +4,10 @@ from contextlib import contextmanager
 import pytest
 import torch
 from builders import answers, flat_batch, run, stages
-from commands import Strop
 from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, over_table, rolled_out
-from models import Lab, without_times
+from short_runs import steps_from_a_shell
 
-from strop.method.check import check
 from strop.method.part import Draw
 from strop.parts.advantage.scale.divide_by_reward_std import DivideByRewardStd
 from strop.parts.rollout.explore_then_regenerate import ExploreThenRegenerate, best_and_worst
@@ -143,7 +141,6 @@ def test_equals_plain_samples_when_all_are_kept(explores, monkeypatch):
 
 def test_composes_and_mistakes_are_refused():
     algorithm = sol_rl_explore_then_train()
-    check(algorithm)
     assert algorithm.sampling[0].part.num_rollouts == 96
     assert algorithm.rollout.part.keep == 24
     with pytest.raises(UserError, match="K=5 answers cannot be chosen of N=4"):
@@ -153,15 +150,9 @@ def test_composes_and_mistakes_are_refused():
 
 
 @pytest.mark.parametrize("decay", [0, 0.9])
-def test_steps_from_the_command_line(decay, tmp_path, monkeypatch, capsys):
-    words = Lab.make(tmp_path).arguments(
-        "training.steps=10", "training.save_every=0", "training.rollouts_every=0",
-        "--out", tmp_path / "run", "--quiet",
-    )  # fmt: skip
+def test_steps_from_the_command_line(decay, tmp_path, strop):
     method = f"sol_rl_explore_then_train(K=2, decay={decay})"
-    result = Strop(monkeypatch, capsys)("train", method, *words)
-    assert result.code == 0, result.err
-    lines = [line for line in without_times(tmp_path / "run") if line["step"]]
+    lines = steps_from_a_shell(strop, tmp_path, method, 10)
     assert {line["num_rollouts"] for line in lines} == {4}
     assert {line["sampling/age_steps"] for line in lines} == {0}
     repeated = [line["exploring/repeated"] for line in lines]

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from builders import clipped, flat_batch, gradient, plain_push, pushed, ragged_batch, run, stages
+from builders import assert_same_push, clipped, flat_batch, gradient, ragged_batch, run, stages
 
 from strop.method.check import check
 from strop.parts.loss.penalty.hold_entropy_between_quantiles import HoldEntropyBetweenQuantiles
@@ -57,11 +57,7 @@ def test_gradient_is_that_of_the_published_loss():
                 band = band + ((h_N - high).relu() + (low - h_N).relu()).sum()
         return core + 0.2 * kl + 0.3 * band / len(rows)
 
-    loss, gradients = plain_push(loss_of, batch, "logp_T", "entropy_T")
-    ours, found, _ = pushed(algorithm, batch)
-    assert ours == pytest.approx(loss, rel=1e-10)
-    for name, expected in zip(("logp_T", "entropy_T"), gradients, strict=True):
-        torch.testing.assert_close(found[name], expected, atol=1e-10, rtol=1e-10)
+    assert_same_push(algorithm, batch, loss_of, "logp_T", "entropy_T")
 
 
 def test_reductions():

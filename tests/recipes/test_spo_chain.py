@@ -7,7 +7,6 @@ from builders import assert_same_push, clipped, flat_batch, ragged_batch, rows_l
 from strop import functional
 from strop.method.check import check
 from strop.recipes.spo_chain import spo_chain
-from strop.support.errors import UserError
 
 P = torch.tensor([[0.99, 0.5, 0.95, 0.3, 0.99, 0.7, 0.99, 0.2]], dtype=torch.float64)
 # The value after tokens 0 and 4 stands before tokens 1 and 5; those at other places do not count.
@@ -85,5 +84,3 @@ def test_composes():
     ]  # fmt: skip
     assert algorithm.probes[0] == algorithm.advantage[0]
     assert algorithm.probes[1].part.num_continuations == 4
-    with pytest.raises(UserError, match="p0"):
-        spo_chain(p0=1.2)

@@ -10,7 +10,6 @@ from strop.method import part as parts
 from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.spo_tree import spo_tree
-from strop.support.errors import UserError
 
 TREES = [[[1, 0, 0], [0, 0], 1], [[0.5, 1], [1, [0, 1]]], [[1, 1], [1]]]
 TOKENS = 3  # of an edge
@@ -180,5 +179,3 @@ def test_composes():
     assert [use.part.p0 for use in algorithm.advantage if hasattr(use.part, "p0")] == [0.7]
     store = spo_tree(per_prompt=3, num_edges=4, max_age=5).curation[1].part
     assert (store.per_prompt, store.num_drawn, store.max_age, store.keep_drawn) == (3, 4, 5, False)
-    with pytest.raises(UserError, match="mode"):
-        spo_tree(mode="loo")

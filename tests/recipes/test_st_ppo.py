@@ -7,7 +7,7 @@ from builders import assert_same_push, ragged_batch, rows_learning, stages
 from strop import functional
 from strop.method.check import check
 from strop.recipes.gae import gae
-from strop.recipes.st_ppo import s_ppo, st_ppo, turn_ppo
+from strop.recipes.st_ppo import s_ppo, st_ppo
 
 
 def test_worked_example_of_the_turn_ratio():
@@ -54,5 +54,4 @@ def test_gradient_is_that_of_the_published_loss(recipe, by_turn):
 def test_composes():
     assert st_ppo(beta=0.1, lam=0.9).value_columns() == ("value_T",)
     check(st_ppo(beta=0.1, lam=0.9))
-    check(turn_ppo())
     assert s_ppo().terms[1:] == gae().terms[1:]

@@ -154,8 +154,6 @@ def test_asks_for_one_more_of_the_groups_that_surprise():
 
 
 def test_recipes_compose_and_refuse_what_would_switch_them_off():
-    check(v_zero())
-    check(v_half())
     with pytest.raises(UserError, match="do not go together"):
         check(reading.replace_stage(v_half(), "curation", "drop_uniform_groups"))
     for field, value in (("context", 0), ("bandwidth", 0.0)):

@@ -9,7 +9,6 @@ from models import Lab, without_times
 from runs import Runner
 
 from strop.method import reading
-from strop.method.check import check
 from strop.parts.sampling._tracked import Tracked
 from strop.parts.sampling.draw_uncertain_prompts import DrawUncertainPrompts, information
 from strop.recipes.grpo import grpo
@@ -62,7 +61,6 @@ def test_a_draw_from_the_belief_has_its_mean_and_misses_what_is_sure():
 
 
 def test_recipe_and_refusals():
-    check(vade())
     assert vade().paths()["sampling.track_success.keep"] == 0.2
     without = reading.replace_stage(vade(num_rollouts=16), "sampling", "draw_in_shuffled_order")
     assert without == grpo()

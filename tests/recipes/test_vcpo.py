@@ -27,7 +27,6 @@ from strop.parts.rate.shrink_step_by_sample_size import ShrinkStepBySampleSize
 from strop.recipes.grpo import grpo
 from strop.recipes.rollout_correction import rollout_correction_reinforce
 from strop.recipes.vcpo import vcpo
-from strop.support.errors import UserError
 from strop.training.learner.adapters import Lora
 from strop.training.learner.models import load
 from strop.training.learner.policy import Policy
@@ -221,13 +220,6 @@ def test_a_stale_run_takes_smaller_steps(lab, tmp_path):
     assert lines[-1]["ess/lr_scale"] < 0.99
     assert lines[-1]["learning_rate"] == pytest.approx(3e-2 * lines[-1]["ess/lr_scale"])
     assert lines[-1]["correction/ess"] == pytest.approx(lines[-1]["ess/ratio"], abs=1e-3)
-
-
-def test_refused():
-    with pytest.raises(UserError, match=r"vcpo.variant must be one of paper, code"):
-        vcpo(variant="verl")
-    with pytest.raises(UserError, match="rule"):
-        vcpo(scaling="cubic")
 
 
 def test_norms_with_adapters_and_of_a_model_that_cannot_be_mapped_over(lab, monkeypatch):

@@ -16,7 +16,6 @@ from strop.parts.advantage.weight.rate_state_ranks import RateStateRanks
 from strop.parts.probe.measure_state_ranks import MeasureStateRanks, changes, effective_rank
 from strop.recipes.grpo import grpo
 from strop.recipes.verl_erank import verl_erank
-from strop.support.errors import UserError
 from strop.training.learner.policy import Policy
 from strop.training.learner.step_models import StepModels
 from strop.training.services.scoring import RunScoring
@@ -147,5 +146,3 @@ def test_padded_call_and_refusals():
     )  # fmt: skip
     assert found[:, 0].tolist() == pytest.approx([1, -1])
     check(verl_erank(tokens="last", by_score=True))
-    with pytest.raises(UserError, match="tokens must be one of all, last"):
-        verl_erank(tokens="first")

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from models import Lab, without_times
 from runs import Runner
 
-from strop.method.check import check
 from strop.parts.advantage.scale.favour_unlikely_successes import FavourUnlikelySuccesses
 from strop.parts.curation.ask_where_unsure import AskWhereUnsure, half_width, priority, shared_out
 from strop.parts.curation.ask_with_solved_examples import AskWithSolvedExamples
@@ -106,7 +105,6 @@ def test_one_phase_without_examples_or_bonus_is_grpo():
     torch.testing.assert_close(
         stages(xrpo(lam_nov=0.0), batch)["advantage_T"], stages(grpo(), batch)["advantage_T"]
     )
-    check(xrpo())
 
 
 PIECES = {1: "a", 2: "b", 3: "c", 4: "\n", 5: "x", 0: ""}

@@ -1,5 +1,17 @@
+import sys
+
 import pytest
 from grading import REWARDS
+
+
+@pytest.fixture
+def loads_here(tmp_path, monkeypatch):
+    """An empty working folder; what a test loads from it is forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return tmp_path
 
 
 @pytest.fixture

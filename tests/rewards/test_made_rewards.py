@@ -1,7 +1,6 @@
 """Rewards from factories, such as those of TRL, and from the tasks of verifiers."""
 
 import dataclasses
-import sys
 
 import pytest
 from test_reward_forms import chat, load, rollouts
@@ -15,12 +14,8 @@ from strop.support.errors import UserError
 
 
 @pytest.fixture(autouse=True)
-def files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    return tmp_path
+def files(loads_here):
+    return loads_here
 
 
 FACTORIES = """

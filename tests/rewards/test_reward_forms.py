@@ -1,7 +1,5 @@
 """Reward functions as verl, OpenRLHF and verifiers write them, with the arguments of each."""
 
-import sys
-
 import pytest
 
 from strop.rewards.forms import form_of, is_per_row
@@ -101,14 +99,10 @@ FILES = {"verl_file": VERL, "openrlhf_file": OPENRLHF, "verifiers_file": VERIFIE
 
 
 @pytest.fixture(autouse=True)
-def files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+def files(loads_here):
     for name, text in FILES.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    return tmp_path
+        (loads_here / f"{name}.py").write_text(text)
+    return loads_here
 
 
 def load(source, **options):

@@ -11,12 +11,9 @@ from strop.support.loading import search_path
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def folder(loads_here, monkeypatch):
     monkeypatch.setattr(sys, "path", search_path())  # without the folders of other tests' files
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    return tmp_path
+    return loads_here
 
 
 def load(source):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from models import Lab, exact_norms, without_times
 from runs import world_of
+from short_runs import TWO_HEADS
 from torch.nn.functional import layer_norm
 
 from strop.method import reading
@@ -26,23 +27,6 @@ from strop.training.record import checkpoint
 from strop.training.settings import config
 from strop.training.step import train_step
 
-TWO_HEADS = """
-import dataclasses
-
-from strop.method.algorithm import Algorithm
-from strop.method.part import Term
-from strop.parts.loss.value.regress_value import RegressValue
-from strop.method.part import Use
-from strop.recipes._base import average
-from strop.recipes.gae import gae
-
-
-def two_heads() -> Algorithm:
-    algorithm = gae()
-    columns = (("value_T", "value_low_T"), ("value_old_T", "value_low_old_T"))
-    low = Term("low", Use(RegressValue(), columns), average("token-mean"), learner="critic")
-    return dataclasses.replace(algorithm, terms=(*algorithm.terms, low))
-"""
 LOW = (("value_T", "value_low_T"), ("value_old_T", "value_low_old_T"))
 
 

@@ -39,7 +39,8 @@ def grpo(
     in TRL; 2. eps is not given in the paper (1e-6 is verl's).
     Try: num_rollouts, clip_high (0.28 keeps more entropy), aggregation ("token-mean").
     """
-    scale = (Use(DivideByGroupStd(eps, std)),) if normalize_std else ()
+    deviation = Use(DivideByGroupStd(eps, std))  # in any case: it refuses what is no eps or std
+    scale = (deviation,) if normalize_std else ()
     policy = Term(
         "policy",
         objective=Use(ClipBothSides(clip_low, clip_high)),

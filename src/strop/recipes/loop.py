@@ -78,7 +78,8 @@ def loop(
     """
     check_choice("loop", BASELINES, baseline=baseline)
     check_choice("loop", RATIOS, level=level)
-    scale = (Use(DivideByGroupStd(0.0, std, floor=std_floor)),) if normalize_std else ()
+    deviation = Use(DivideByGroupStd(0.0, std, floor=std_floor))  # refuses what is no std
+    scale = (deviation,) if normalize_std else ()
     centre = Use(SubtractGroupMean(singleton, leave_one_out=BASELINES[baseline]))
     clip = ClipBothSides(clip_low=1 - 1 / (1 + clip_eps), clip_high=clip_eps)
     objective = Use(clip if clipping else FollowAdvantage())

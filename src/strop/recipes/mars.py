@@ -80,7 +80,8 @@ def mars(
     norm = {"paper": "none", "code": "mean"}[variant] if reward_norm == "variant" else reward_norm
     white = _switch("whiten_rewards", whiten_rewards, variant)
     whitens = _switch("whiten_advantages", whiten_advantages, variant)
-    check_choice("mars", (*NORMS, "none"), reward_norm=norm, advantage_norm=advantage_norm)
+    check_choice("mars", (*NORMS, "none", "variant"), reward_norm=reward_norm)
+    check_choice("mars", (*NORMS, "none"), advantage_norm=advantage_norm)
     if white and variant == "paper":
         raise UserError('mars: whiten_rewards needs variant="code", whose rewards lie on tokens')
     first = [Use(CentreTurns("player", scale=NORMS[norm]), REWARD)] if norm != "none" else []

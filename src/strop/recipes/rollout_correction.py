@@ -9,7 +9,7 @@ from strop.parts.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
 from strop.parts.loss.correction.weigh_by_engine_ratio import UNITS, WeighByEngineRatio
 from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
-from strop.parts.selection.drop_mismatched_rollouts import DropMismatchedRollouts
+from strop.parts.selection.drop_mismatched_rollouts import MEASURES, DropMismatchedRollouts
 from strop.recipes._base import CLIP, check_choice, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
@@ -77,6 +77,7 @@ def rollout_correction(
     weigh = WeighByEngineRatio(unit, low, high, outside, normalise)
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)
     algorithm = with_policy(grpo(**parent), objective=Use(clip), correction=Use(weigh))
+    check_choice("rollout_correction", ("none", *MEASURES), reject=reject)
     if reject == "none":
         return algorithm
     drop = DropMismatchedRollouts(reject_low, reject_high, 0.0, reject, still_counts)

@@ -1,6 +1,3 @@
-import io
-from types import SimpleNamespace
-
 import pytest
 import torch
 from fakes.services import FakeServices, FakeTexts
@@ -160,21 +157,6 @@ def test_the_newest_of_every_prompt_stay():
         found = go(part, batch_of(step, FIRST), state)
         state = found.state
     assert found.metrics["replay/stored"] == 12  # all
-
-
-def test_goes_on_from_a_saved_store():
-    part = BringBackOpposites(retry_below=0.9)
-    state = go(part, batch_of(1, FIRST), part.init()).state
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=True)
-    batch = batch_of(2, [0.0] * 6)
-    one, other = go(part, batch, state), go(part, batch, loaded)
-    assert one.value.ask == other.value.ask
-    one, other = go(part, batch, one.state), go(part, batch, other.state)
-    assert one.value.add["id_T"].equal(other.value.add["id_T"])
-    assert SimpleNamespace(**one.metrics) == SimpleNamespace(**other.metrics)
 
 
 def test_rollouts_come_back_to_their_own_role_alone():

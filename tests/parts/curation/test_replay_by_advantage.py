@@ -1,5 +1,3 @@
-import io
-
 import pytest
 import torch
 from builders import flat_batch, run
@@ -155,20 +153,6 @@ def ragged(step):
     batch = ragged_batch(step, group_sizes=(3, 2))
     return batch.set(step=torch.tensor(step), rollout_uid_B=10 * step + torch.arange(5),
                      scored_B=torch.ones(5, dtype=torch.bool))  # fmt: skip
-
-
-def test_goes_on_from_a_saved_store():
-    part = ReplayByAdvantage(2.0, capacity=7)
-    whole, _ = steps(part, map(ragged, range(1, 6)))
-    _, state = steps(part, map(ragged, range(1, 4)))
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    rest, _ = steps(part, map(ragged, range(4, 6)), state=torch.load(file, weights_only=True))
-    for (one, told), (other, again) in zip(whole[3:], rest, strict=True):
-        assert told == again
-        for name, column in one.columns.items():
-            torch.testing.assert_close(other[name], column, equal_nan=True)
 
 
 def test_bad_options_and_changed_columns_are_refused():

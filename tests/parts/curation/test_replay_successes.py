@@ -1,5 +1,3 @@
-import io
-
 import pytest
 import torch
 from builders import flat_batch, run
@@ -138,23 +136,6 @@ def test_unscored_rollouts_count_for_nothing():
     _, state = steps(ReplaySuccesses(), batch)
     assert stored(state) == [100]
     assert state["means"].tolist() == [0.5]
-
-
-def test_goes_on_from_a_saved_store():
-    part = ReplaySuccesses(size=4, max_age=3)
-    batches = [batch_of(step, [[1, 0, 0.5], [step % 2, 0, 1]]) for step in range(1, 9)]
-    whole, _ = steps(part, *batches)
-    _, state = steps(part, *batches[:4])
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    rest, _ = steps(part, *batches[4:], state=torch.load(file, weights_only=True))
-    assert any(add is not None for add, _ in rest)
-    for (one, told), (other, again) in zip(whole[4:], rest, strict=True):
-        assert told == again
-        assert (one is None) == (other is None)
-        if one is not None:
-            assert one["rollout_uid_B"].equal(other["rollout_uid_B"])
 
 
 def test_bad_options_are_refused():

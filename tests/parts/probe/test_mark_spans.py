@@ -65,8 +65,9 @@ def test_a_turn_without_tokens():
 
 
 def test_refuses_tags_that_are_none():
-    with pytest.raises(UserError, match="action_tags takes two texts"):
-        MarkSpans(action_tags=("<action>", ""))
+    for tags in (("<action>", ""), ("<action>",)):
+        with pytest.raises(UserError, match="action_tags takes two texts"):
+            MarkSpans(action_tags=tags)
 
 
 def test_the_share_of_turns_that_switch_is_logged():

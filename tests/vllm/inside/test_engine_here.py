@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engine import Driven, sample
+from fakes.engine import Driven, joined, sample
 from packaging.requirements import Requirement
 
 from strop.engines.base import CAPABILITIES, EXPERTS, STATISTICS, Request
@@ -60,10 +60,6 @@ def engine(loaded):
 @pytest.fixture
 def local(loaded):
     return LocalEngine(loaded.model, loaded.tokenizer, num_slots=8, context_length=loaded.context)
-
-
-def joined(finished, name):
-    return [x for event in finished.events for x in getattr(event, name)]
 
 
 def check_alike(found, expected):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from builders import flat_batch, ragged_batch, run, tokens_of
+from builders import f64, flat_batch, ragged_batch, run, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,10 +12,6 @@ from strop.parts.advantage.credit.estimate_generalised_advantage import Estimate
 from strop.support.errors import UserError
 
 VALUES = [0.2, 0.4, 0.6]
-
-
-def f64(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def estimated(batch, **fields):

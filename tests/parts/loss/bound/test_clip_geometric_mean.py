@@ -8,20 +8,6 @@ from strop.parts.loss.bound.clip_geometric_mean import ClipGeometricMean
 from strop.support.errors import UserError
 
 
-@pytest.mark.parametrize(
-    ("x", "advantage", "expected"),
-    [
-        ([0.6, -0.1, 0.1], 1.0, 1.142631),  # exp((.4 - .1 + .1) / 3)
-        ([0.6, -0.1, 0.1], -1.0, -1.221403),  # nothing clipped: exp(.2)
-        ([-0.6, -0.1, 0.1], -1.0, -0.875173),  # exp((-.4 - .1 + .1) / 3)
-    ],
-)
-def test_worked_example(x, advantage, expected):
-    batch = flat_batch((3,), log_ratio_T=x, advantage_T=[advantage] * 3)
-    found = run(ClipGeometricMean(), batch).value.tolist()
-    assert found == pytest.approx([expected] * 3, abs=1e-6)
-
-
 def test_matches_slow_loop_and_finite_differences():
     batch = ragged_batch(2, unscored=())
     x_T = (batch["logp_T"] - batch["logp_old_T"]).nan_to_num()

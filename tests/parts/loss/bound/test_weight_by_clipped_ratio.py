@@ -9,13 +9,6 @@ from strop.parts.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
 from strop.support.errors import UserError
 
 
-def test_worked_example():
-    # ratio 1.5 cut to 1.28; loss = -1.28 * ln .3 = 1.541085
-    batch = flat_batch((1,), log_ratio_T=[math.log(1.5)], logp_T=[math.log(0.3)], advantage_T=[1.0])
-    found = -run(WeightByClippedRatio(clip_high=0.28), batch).value
-    assert found.tolist() == pytest.approx([1.541085], abs=1e-6)
-
-
 def test_matches_slow_loop():
     batch = ragged_batch(1)
     batch = batch.set(log_ratio_T=batch["logp_T"] - batch["logp_old_T"])

@@ -1,7 +1,6 @@
 import torch
-from builders import flat_batch, gradient, ragged_batch, run, slope
+from builders import flat_batch, gradient, run, slope
 
-from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 
 
@@ -9,13 +8,6 @@ def test_worked_example():
     batch = flat_batch((3,), logp_T=[-1.0, -2.0, 0.0], logp_old_T=[-1.5, -1.0, -30.0])
     assert run(RatioPerToken(), batch).value.tolist() == [0.5, -1.0, 20.0]
     assert run(RatioPerToken(0.8), batch).value.tolist() == [0.5, -0.8, 0.8]
-
-
-def test_equals_ratio_per_sequence_when_every_rollout_has_one_token():
-    batch = ragged_batch(1, lengths=(1, 1), num_turns=(1, 1))
-    mask_T = batch["mask_T"]
-    found = run(RatioPerToken(), batch).value[mask_T]
-    torch.testing.assert_close(found, run(RatioPerSequence(), batch).value[mask_T])
 
 
 def test_gradient():

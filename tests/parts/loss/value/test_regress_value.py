@@ -2,16 +2,11 @@
 
 import pytest
 import torch
-from builders import flat_batch, gradient, run, slope
+from builders import f64, flat_batch, gradient, run, slope
 
 from strop import functional
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.support.errors import UserError
-
-
-def f64(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
 
 # V_old 0.2, return 1. V 0.5 lies within 0.5 of V_old: 0.5 * 0.5^2. V 0.9 is held at 0.7, which is
 # worse: 0.5 * 0.3^2. V 1.6 is held at 0.7, but as it stands it is worse still: 0.5 * 0.6^2.
