@@ -26,6 +26,7 @@ from strop.catalogue.seams import PLACE_OF, PLACES, SEAM_OF, SPECIAL, Place, kin
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, Phases, trained_values
 from strop.method.charts import charts_of, panel_of
+from strop.method.contract import check_class
 from strop.method.part import LEARNERS, OUTSIDE, Term, Use
 from strop.method.schedule import Schedule
 from strop.support.errors import UserError, nearest
@@ -166,6 +167,7 @@ def _check_place(path: str, use: Use) -> None:
             f"{' or '.join(SEAM_OF[kind].places)}: take it out, or put one of "
             f"{', '.join(admitted)} in its place"
         )
+    check_class(where(path), use.label, use.part)
     names = {parameter.name for parameter in parts.parameters(use.part)}
     if unknown := sorted((names & SPECIAL) - place.handed):
         raise UserError(
