@@ -574,8 +574,9 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
         )
     if early and (column in REFRESHED or is_value(column)):
         return f"{reads}, which is computed after curation: read it in probes or advantage instead"
-    writers = [e.name for e in catalogue.parts() if column in parts.writes(Use(e.load()()))]
-    writers = _writers_beside(use, column) + sorted(writers, key=lambda name: name not in USUAL)
+    made = catalogue.of_each(catalogue.parts(), lambda entry: parts.writes(Use(entry.load()())))
+    listed = [entry.name for entry, written in made.items() if column in written]
+    writers = _writers_beside(use, column) + sorted(listed, key=lambda name: name not in USUAL)
     if column not in KNOWN:
         near = nearest(column, declared) + columns.without_letter(column)
         remedy = "; rename what one writes to it" if of_parts else near

@@ -13,13 +13,13 @@ def check_class(where: str, label: str, part: object) -> None:
     does not say what the first one is, or that names a group by a lone text.
     """
     who, kind = f"{where}: {label}", type(part)
-    first, *others = (*inspect.signature(kind.__call__).parameters.values(), None)
-    if first is None or first.name != "self":
+    given = list(inspect.signature(kind.__call__).parameters.values())
+    if not given or given[0].name != "self":
         raise UserError(
             f"{who} has a `__call__` without self: write `def __call__(self, ...)`, and after self "
             "the columns that it reads"
         )
-    for each in filter(None, others):
+    for each in given[1:]:
         if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
             raise UserError(
                 f"{who} takes `{each}` in its `__call__`: name each column that it reads as a "
