@@ -43,6 +43,11 @@ def test_parts_and_numbers_are_replaced() -> None:
     assert found["terms.policy.objective"][1] == "follow_advantage"
     assert found["terms.policy.coef"] == (1.0, 0.5)
     assert grpo.differences(strop.recipe()) == {}
+    mixed = grpo.replace(advantage=[SubtractGroupMedian(), "whiten_over_batch | spread_evenly"])
+    chain = "subtract_group_median | whiten_over_batch | spread_evenly"
+    assert grpo.differences(mixed)["advantage"][1] == chain
+    texts = grpo.replace(advantage=["subtract_group_median", "spread_evenly"])
+    assert grpo.differences(texts)["advantage"] == found["advantage"]
     halved = grpo.replace(loss_clip_high=Linear(0.3, 0.1)).paths()
     assert halved["terms.policy.objective.clip_high"] == Linear(0.3, 0.1)
     both = strop.recipe("grpo", num_rollouts=4, **{"loss.clip_high": 0.3}).paths()

@@ -214,3 +214,83 @@ def test_a_recipe_that_says_little_of_itself_has_a_short_page(place):
     assert "clip  float  0.3" in shown
     assert "arXiv" not in shown
     assert "Equation" not in shown
+
+
+IDLE = """
+from strop.method.algorithm import Algorithm
+from strop.recipes.grpo import grpo
+
+
+def idle(*, width: float = 0.3, clip_high: float = 0.2) -> Algorithm:
+    return grpo(clip_high=clip_high)
+"""
+
+
+def test_a_parameter_that_the_recipe_does_not_use_is_refused(tmp_path):
+    (tmp_path / "idle.py").write_text(IDLE)
+    place = f"{tmp_path}/idle.py:idle"
+    with pytest.raises(UserError, match=r"width=0.5 changes nothing, alone or with the others"):
+        notation.recipe(f'"{place}"(clip_high=0.3, width=0.5)')
+    notation.recipe(f'"{place}"(clip_high=0.3, width=0.3)')  # its default
+    notation.recipe("dapo(max_rounds=4, refill=False)")  # it counts once refill is on again
+
+
+def test_a_part_that_states_no_kind_is_left_out_with_the_reason(place):
+    (place / "kinds.py").write_text(
+        PARTS.replace('kind: ClassVar[str] = "advantage/scale"', "").replace("power: float", "")
+        + PARTS.replace("advantage/scale", "advantage/scales").replace("HalveAdv", "Misspelled")
+    )
+    (place / "their_methods-1.0.dist-info" / "entry_points.txt").write_text(
+        "[strop.parts]\nno_kind = kinds:HalveAdvantage\nmisspelled = kinds:Misspelledantage\n"
+        "called_otherwise = their_parts:HalveAdvantage\n"
+    )
+    result = strop(place, "parts", "--json")
+    listed = {each["name"] for each in json.loads(result.out)}
+    assert listed >= {"called_otherwise"}
+    assert not {"no_kind", "misspelled"} & listed
+    assert "part no_kind of their-methods (entry point kinds:HalveAdvantage" in result.err
+    assert "its class states no kind: give it `kind: ClassVar[str] = " in result.err
+    assert "states the kind 'advantage/scales', which does not exist: give it" in result.err
+    page = json.loads(strop(place, "recipes", "their_recipes:grpo_halved", "--json").out)
+    assert page["metrics"] == ["halved/share"]
+
+
+def test_a_package_of_another_version_is_noted_when_a_run_goes_on(place):
+    ended = strop(
+        place, "train", "grpo_halved", "training.steps=1", "evaluation.every=0",
+        "sampling.num_prompts=2", "sampling.num_rollouts=4", "--out", "run",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    (start,) = json.loads((place / "run" / "environment.json").read_text())
+    assert start["packages"] == "their-methods 1.0"
+    about = place / "their_methods-1.0.dist-info" / "METADATA"
+    about.write_text(about.read_text().replace("Version: 1.0", "Version: 2.0"))
+    again = strop(place, "train", "--resume", "run", "training.steps=2")
+    assert again.code == 0, again.err
+    said = again.out + again.err
+    assert "had their-methods 1.0 when it last began, and continues with their-methods 2.0" in said
+
+
+def test_a_package_that_cannot_be_imported_costs_itself_alone_where_all_are_loaded(
+    place, monkeypatch, capsys
+):
+    monkeypatch.syspath_prepend(str(place))
+    (place / "unfit.py").write_text("import nothing_of_this_name\n" + RECIPES)
+    entries = [
+        catalogue.find("recipe", "unfit:grpo_plain"),
+        catalogue.find("recipe", "their_recipes:nothing"),
+        catalogue.find("recipe", "their_recipes:grpo_plain"),
+        catalogue.find("recipe", "grpo"),
+    ]
+    names = {entry: f"{entry.module}:{entry.attribute}" for entry in entries}
+    made = catalogue.of_each(entries, lambda entry: notation.build_recipe(names[entry], {}))
+    assert [entry.name for entry in made] == ["grpo_plain", "grpo"]
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("note: recipe grpo_plain of unfit is left out: unfit cannot be loaded")
+    assert "nothing of their_recipes is left out: recipe their_recipes:nothing returned" in second
+
+    def fails(entry):
+        raise UserError(f"{entry.name} fails")
+
+    with pytest.raises(UserError, match="grpo fails"):  # strop's own say so
+        catalogue.of_each(entries[3:], fails)

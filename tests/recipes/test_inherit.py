@@ -78,7 +78,7 @@ def test_what_is_left_out_or_unknown_is_refused_as_python_does(unknown):
     ],
 )
 def test_only_what_the_parent_has_can_be_left_out_or_changed(options, name):
-    with pytest.raises(TypeError, match=f"child inherits no {name} from grpo"):
+    with pytest.raises(UserError, match=f"child inherits no {name} from grpo"):
 
         @inherits(grpo, **options)
         def child(*, width: float = 0.3, **parent):

@@ -14,9 +14,9 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from strop.catalogue import peers
 from strop.catalogue.entries import (
@@ -38,6 +38,7 @@ from strop.support.loading import attribute, spec_of
 if TYPE_CHECKING:
     from strop.batch.columns import Column
 
+One = TypeVar("One")
 LONGEST = 100  # characters of a name; file systems accept no name that is much longer
 
 
@@ -81,10 +82,12 @@ def _from_packages(kind: str) -> tuple[tuple[Entry, ...], dict[str, str]]:
     """The entries of other packages, and why some of theirs are left out, by name."""
     found: list[Entry] = []
     left_out: dict[str, str] = {}
-    points = importlib.metadata.entry_points(group=f"strop.{kind}s")
-    for point in sorted(points, key=lambda p: p.name):
+    for point in sorted(_points(kind), key=lambda p: p.name):
         try:
-            found.append(read_from(kind, point.value, point.name))
+            entry = read_from(kind, point.value, point.name)
+            if kind == "part" and entry.folder not in KINDS:
+                raise UserError(_of_no_kind(entry))
+            found.append(entry)
         except (Exception, SystemExit) as error:  # importing their package runs their code
             why = str(error) if isinstance(error, UserError) else in_words(error)
             package = point.dist.name if point.dist else "an installed package"
@@ -94,6 +97,25 @@ def _from_packages(kind: str) -> tuple[tuple[Entry, ...], dict[str, str]]:
             )
             print(f"note: {left_out[point.name]}", file=sys.stderr)
     return tuple(found), left_out
+
+
+def _of_no_kind(entry: Entry) -> str:
+    """Why a part whose class states no kind, or none that exists, can be listed nowhere."""
+    stated = f"the kind {entry.folder!r}, which does not exist" if entry.folder else "no kind"
+    return (
+        f"its class states {stated}: give it "
+        f'`kind: ClassVar[str] = "advantage/baseline"`, or another of {", ".join(KINDS)}'
+    )
+
+
+def packages() -> tuple[str, ...]:
+    """The installed packages that bring parts or recipes, with their versions, sorted."""
+    points = [p for kind in ("part", "recipe") for p in _points(kind)]
+    return tuple(sorted({f"{p.dist.name} {p.dist.version}" for p in points if p.dist}))
+
+
+def _points(kind: str) -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points(group=f"strop.{kind}s")
 
 
 def _distinct(own: list[Entry], theirs: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -246,7 +268,24 @@ def columns() -> dict[str, "Column"]:
     """All columns, by name: the standard ones and those that parts declare."""
     from strop.batch.columns import together  # this import needs torch
 
-    return together(entry.load() for entry in parts() if entry.declares)
+    return together(of_each((entry for entry in parts() if entry.declares), Entry.load).values())
+
+
+def of_each(entries: Iterable[Entry], make: Callable[[Entry], One]) -> dict[Entry, One]:
+    """What `make` gives for each entry, which runs its code. One of another package that fails is
+    left out, with a note, so that it costs itself alone.
+    """
+    found: dict[Entry, One] = {}
+    for entry in entries:
+        try:
+            found[entry] = make(entry)
+        except Exception as error:
+            if entry.module.startswith("strop."):
+                raise
+            why = str(error) if isinstance(error, UserError) else in_words(error)
+            print(f"note: {entry.kind} {entry.name} of {entry.module} is left out: {why}",
+                  file=sys.stderr)  # fmt: skip
+    return found
 
 
 def load(kind: str, name: str) -> Any:

@@ -160,8 +160,8 @@ def _needing(entries: list[Entry], needs: list[str], without: list[str]) -> list
             near = nearest(word, NEEDS)
             raise UserError(f"no need {word!r}{near}; a recipe may need {', '.join(NEEDS)}")
     wanted, refused = set(needs), set(without)
-    asked = ((e, needs_of(notation.build_recipe(e.name, {}))) for e in entries)
-    found = [e for e, has in asked if wanted <= has and not refused & has]
+    made = catalogue.of_each(entries, lambda e: needs_of(notation.build_recipe(e.name, {})))
+    found = [e for e, has in made.items() if wanted <= has and not refused & has]
     if not found:
         raise UserError("--needs and --without leave none of these recipes: leave one out")
     return found

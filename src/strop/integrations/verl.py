@@ -188,8 +188,8 @@ def register(recipe: str, name: str = "") -> tuple[bool, bool]:
 
 def register_all() -> None:
     """Register every recipe, with its defaults, of which verl can use at least one half."""
-    for entry in catalogue.recipes():
-        method = entry.load()()
+    made = catalogue.of_each(catalogue.recipes(), lambda e: notation.build_recipe(e.name, {}))
+    for entry, method in made.items():
         if not all(reasons_of(method)):
             register(entry.name)
 

@@ -4,6 +4,7 @@ The step, the collector, the updates and the padded calls all run their parts th
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -15,7 +16,7 @@ from strop.batch.batch import Batch
 from strop.catalogue.seams import PLACE_OF
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
-from strop.method.part import Result, Use
+from strop.method.part import LR, OUTSIDE, Result, Use
 from strop.method.services import Services
 from strop.support.errors import UserError
 
@@ -184,12 +185,35 @@ class Chains:
                 lacking = next(path for path in use.part.moves if path not in had)
                 raise UserError(f"{use.label} reads {lacking}, which only a run has")
             new = self.call("control", use, batch, metrics=metrics, knobs=knobs).value
-            for knob in new:
-                if knob not in use.part.moves:
-                    raise UserError(f"{use.label} moves {knob}, which is not among its `moves`")
+            _check_moved(use, new, algorithm, moved)
             moved |= new
         self.state["knobs"] = {**self.state.get("knobs", {}), **moved}
         return moved
+
+
+def _check_moved(use: Use, new: object, algorithm: Algorithm, moved: Mapping[str, float]) -> None:
+    """Raise UserError, which names the control, for knobs that the next step could not take.
+
+    moved: what the controls before it have set.
+    """
+    if not isinstance(new, Mapping):
+        raise UserError(
+            f"control: {use.label} returned {type(new).__name__}: return a dict of the options "
+            "that it sets, {path: number}, or an empty one"
+        )
+    for knob, value in new.items():
+        if knob not in use.part.moves:
+            raise UserError(f"{use.label} moves {knob}, which is not among its `moves`")
+        numbers = value if isinstance(value, tuple) else (value,)
+        wrong = [each for each in numbers if not isinstance(each, Real) or math.isnan(each)]
+        if wrong or (knob == LR and not 0 <= value < math.inf):
+            least = " of at least 0" if knob == LR else ", such as float(value)"
+            raise UserError(f"control: {use.label} sets {knob} to {value!r}: give a number{least}")
+    inside = {k: v for k, v in {**moved, **new}.items() if k not in OUTSIDE}
+    try:
+        algorithm.with_knobs(inside)
+    except UserError as error:
+        raise UserError(f"control: {use.label} sets {', '.join(new)}: {error}") from error
 
 
 def _names(use: Use) -> set[str]:

@@ -26,6 +26,7 @@ from strop.catalogue.seams import PLACE_OF, PLACES, SEAM_OF, SPECIAL, Place, kin
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, Phases, trained_values
 from strop.method.charts import charts_of, panel_of
+from strop.method.contract import check_class
 from strop.method.part import LEARNERS, OUTSIDE, Term, Use
 from strop.method.schedule import Schedule
 from strop.support.errors import UserError, nearest
@@ -166,6 +167,7 @@ def _check_place(path: str, use: Use) -> None:
             f"{' or '.join(SEAM_OF[kind].places)}: take it out, or put one of "
             f"{', '.join(admitted)} in its place"
         )
+    check_class(where(path), use.label, use.part)
     names = {parameter.name for parameter in parts.parameters(use.part)}
     if unknown := sorted((names & SPECIAL) - place.handed):
         raise UserError(
@@ -572,8 +574,9 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
         )
     if early and (column in REFRESHED or is_value(column)):
         return f"{reads}, which is computed after curation: read it in probes or advantage instead"
-    writers = [e.name for e in catalogue.parts() if column in parts.writes(Use(e.load()()))]
-    writers = _writers_beside(use, column) + sorted(writers, key=lambda name: name not in USUAL)
+    made = catalogue.of_each(catalogue.parts(), lambda entry: parts.writes(Use(entry.load()())))
+    listed = [entry.name for entry, written in made.items() if column in written]
+    writers = _writers_beside(use, column) + sorted(listed, key=lambda name: name not in USUAL)
     if column not in KNOWN:
         near = nearest(column, declared) + columns.without_letter(column)
         remedy = "; rename what one writes to it" if of_parts else near

@@ -6,7 +6,7 @@ from strop.catalogue import catalogue
 from strop.catalogue.entries import Entry
 from strop.catalogue.logged import logged_by
 from strop.method.algorithm import Method
-from strop.method.part import Term, Use, kind_of, name_of, reads
+from strop.method.part import Term, Use, kind_of, reads
 from strop.support.loading import name_to_load
 
 Placed = Mapping[str, Use]  # by path
@@ -28,7 +28,8 @@ def entry_of(part: object) -> Entry | None:
     if file.endswith(".py") and name.isidentifier():
         return catalogue.find("part", place)
     listed = catalogue.parts(kind_of(part))
-    return next((entry for entry in listed if entry.name == name_of(part)), None)
+    own = (type(part).__module__, type(part).__name__)
+    return next((entry for entry in listed if (entry.module, entry.attribute) == own), None)
 
 
 def logged_at(path: str, use: Use) -> frozenset[str]:

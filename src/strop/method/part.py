@@ -13,6 +13,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -349,13 +350,8 @@ def call(
     if "batch" in {p.name for p in parameters(use.part)}:
         arguments["batch"] = batch
     versions = _versions(columns)
-    try:
+    with naming(use, use.part.__call__, batch):
         outcome = use.part(**arguments)
-    except (UserError, RunStopped, StepGivenUp):
-        raise
-    except Exception as error:
-        error.add_note(_failed(use, use.part.__call__, batch, error))
-        raise
     if (now := _versions(columns)) != versions:
         changed = next(name for name in versions if now[name] != versions[name])
         raise UserError(
@@ -367,6 +363,18 @@ def call(
     if observer is not None:
         observer(use, batch, arguments, result)
     return result
+
+
+@contextmanager
+def naming(use: Use, method: Callable[..., Any], batch: Columns | None) -> Iterator[None]:
+    """Inside, an error of the code of a part's method names the part, the line and the step."""
+    try:
+        yield
+    except (UserError, RunStopped, StepGivenUp):
+        raise
+    except Exception as error:
+        error.add_note(_failed(use, method, batch, error))
+        raise
 
 
 def _failed(use: Use, method: Callable[..., Any], batch: Columns | None, error: Exception) -> str:
@@ -381,10 +389,10 @@ def _failed(use: Use, method: Callable[..., Any], batch: Columns | None, error: 
     return f"The part {use.label} raised this: {code.co_filename}:{line}{at}"
 
 
-def _versions(columns: Mapping[str, Any]) -> dict[str, int]:
-    """How often each tensor has been written into; torch counts it but for inference tensors."""
+def _versions(columns: Mapping[str, Any]) -> dict[str, tuple[int, bool]]:
+    """How often each tensor has been written into, as torch counts, and if it has a gradient."""
     return {
-        name: value._version for name, value in columns.items()
+        name: (value._version, value.requires_grad) for name, value in columns.items()
         if hasattr(value, "is_inference") and not value.is_inference()
     }  # fmt: skip
 
@@ -446,8 +454,8 @@ def _given(use: Use, value: object) -> "dict[str, Tensor]":
 
 
 def write(batch: "Batch", use: Use, result: Result) -> "Batch":
-    """`batch` with the part's columns set from its result."""
-    given = _given(use, result.value)
+    """`batch` with the part's columns set from its result, without a gradient of its own."""
+    given = {name: value.detach() for name, value in _given(use, result.value).items()}
     try:
         return batch.set(**given)
     except ValueError as error:
@@ -536,13 +544,8 @@ def update(use: Use, batch: "Batch", state: Any, hook: str = "update") -> Any:
     """
     given = {name: batch[column] for name, column in _renamed(use, hook).items()}
     method = getattr(use.part, hook)
-    try:
+    with naming(use, method, batch):
         found = method(**given, state=state)
-    except (UserError, RunStopped, StepGivenUp):
-        raise
-    except Exception as error:
-        error.add_note(_failed(use, method, batch, error))
-        raise
     if found is None and state is not None:
         raise UserError(f"part {use.label} returned None from `{hook}`: return the new state")
     return found

@@ -72,6 +72,8 @@ class Shown:
             name = dotted(keyword, HEADS)
             if reading.is_stage(name):
                 parts = as_notation(value)
+                if isinstance(parts, list | tuple) and all(isinstance(x, str) for x in parts):
+                    parts = reading.one_line(parts)
                 if not isinstance(parts, str):
                     raise UserError(f"{name} is {parts!r}: give its parts as text or as objects")
                 method = method.each(_with_stage(name, parts))
@@ -126,13 +128,16 @@ def dotted(keyword: str, heads: frozenset[str]) -> str:
 
 
 def as_notation(value: object) -> object:
-    """Parts, terms and schedules, alone or in a list, as notation; other values unchanged."""
+    """Parts, terms and schedules, alone or in a list, also beside texts, as notation; other values
+    unchanged.
+    """
     if isinstance(value, Schedule):
         return writing.value_text(value)
     if _is_part(value):
         return _part_text(value)
-    if isinstance(value, list | tuple) and value and all(map(_is_part, value)):
-        return " | ".join(map(_part_text, value))
+    several = value if isinstance(value, list | tuple) else ()
+    if any(map(_is_part, several)) and all(_is_part(x) or isinstance(x, str) for x in several):
+        return " | ".join(x if isinstance(x, str) else _part_text(x) for x in several)
     return "none" if value is None else value
 
 

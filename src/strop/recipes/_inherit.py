@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from strop.method.algorithm import Algorithm, Method
 from strop.recipes._door import One, Own, Recipe, words_of
-from strop.support.errors import UserError
+from strop.support.errors import UserError, nearest
 
 
 def inherits(
@@ -23,7 +23,7 @@ def inherits(
     without: parameters of the parent that would have no effect here; changed: other defaults. The
     values, given or default, arrive in `**parent`; a parameter that the body needs is declared by
     the recipe itself and passed on. The parent's names in the padded calls are inherited as well.
-    Raises TypeError for a name that the parent does not have.
+    Raises UserError for a name that the parent does not have or the recipe does not inherit.
     """
     theirs, words = inspect.signature(parent).parameters, words_of(parent)
 
@@ -32,8 +32,8 @@ def inherits(
         own = [p for p in declared.parameters.values() if p.kind != p.VAR_KEYWORD]
         left_out = {*without, *(p.name for p in own)}
         taken = [p for name, p in theirs.items() if name not in left_out]
-        for name in {*without} - {*theirs} | {*changed} - {p.name for p in taken}:
-            raise TypeError(f"{recipe.__name__} inherits no {name} from {parent.__name__}")
+        for name in sorted({*without} - {*theirs} | {*changed} - {p.name for p in taken}):
+            raise UserError(_not_inherited(recipe.__name__, name, parent.__name__, theirs))
         taken = [p.replace(default=changed.get(p.name, p.default)) for p in taken]
         unsaid = declared.return_annotation is declared.empty
         returned = Algorithm if unsaid else declared.return_annotation
@@ -55,6 +55,13 @@ def inherits(
         return cast(One, complete)
 
     return decorate
+
+
+def _not_inherited(recipe: str, name: str, parent: str, theirs: Iterable[str]) -> str:
+    """Why a name in `@inherits` of a recipe is no parameter that it inherits."""
+    why = f", since {recipe} names it itself or leaves it out: give it a default in one place"
+    why = why if name in theirs else nearest(name, theirs)
+    return f"@inherits({parent}): {recipe} inherits no {name} from {parent}{why}"
 
 
 def refuse_unused(where: str, given: Mapping[str, Any], parent: Recipe, *names: str) -> None:

@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "threads": "Threads",
     "processes": "Training processes",
     "memory_gib": "Memory, GiB",
+    "packages": "Packages with parts",
 }
 
 

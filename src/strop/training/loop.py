@@ -247,7 +247,9 @@ def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
     run.prune()
     run.record.write_config(config.to_toml())
     if not run.finished:
-        starts.append(run.environment())
+        here = run.environment()
+        run.world.services.notes += versions.changes(starts[-1], here) if starts else []
+        starts.append(here)
         versions.write_environment(run.record.folder, starts)
 
 

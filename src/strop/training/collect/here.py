@@ -133,7 +133,7 @@ class Collector:
         for draw in draws:
             if draw.uid not in self.world.known:
                 raise UserError(
-                    f"{who} draws the prompt {draw.uid}, which is none of the "
+                    f"{who} draws the prompt {draw.uid!r}, which is none of the "
                     f"{len(self.world.pool)} training prompts: draw uids of the pool that it is "
                     "handed"
                 )

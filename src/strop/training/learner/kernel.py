@@ -23,6 +23,7 @@ from strop.method import part as parts
 from strop.method.algorithm import trained_values
 from strop.method.part import Selected, Term
 from strop.method.schedule import Schedule
+from strop.support.errors import UserError
 
 SCOPES = ("token", "rollout", "update")
 
@@ -199,12 +200,28 @@ def term_loss(term: Term, view: View, tally: Tally, **special: Any) -> Tensor:
     """The term's loss over the rows of a prepared `view` [], differentiable in current columns."""
     rows_T = view[f"{term.name}:rows_T"]
     view, outcome = objective_of(term, view, tally, **special)
+    _check_gradient(term, view, outcome.value)
     objective_T = torch.where(rows_T, outcome.value, outcome.value.new_zeros(()))
     weight_T = torch.where(rows_T, view[f"{term.name}:share_T"], 0).to(objective_T.dtype)
     loss = -number_of(term) * (weight_T * objective_T).sum()
     _tell(tally, outcome, rows_T)
     tally.lose(term.name, loss)
     return loss
+
+
+def _check_gradient(term: Term, view: View, objective_T: Tensor) -> None:
+    """Raise UserError for an objective that no weight can move, where the model's columns have a
+    gradient.
+    """
+    if objective_T.requires_grad or not torch.is_grad_enabled():
+        return
+    own = [name for name in current_columns([term]) if name in view]
+    if any(view[name].requires_grad for name in own):
+        raise UserError(
+            f"term {term.name}: the objective of {term.objective.label} has no gradient, so it "
+            "would train nothing: compute it from log_ratio_T, logp_T or another column of the "
+            "current model, without detach(), item() or no_grad() on the way"
+        )
 
 
 def token_parts(term: Term, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:

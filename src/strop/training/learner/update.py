@@ -24,8 +24,8 @@ from strop.batch.columns import slow_value
 from strop.head.chunk import Head
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, advantage_of
-from strop.method.chains import Chains, RngOf
-from strop.method.part import LEARNERS, Term, Update
+from strop.method.chains import Chains, RngOf, plain_numbers
+from strop.method.part import LEARNERS, Term, Update, Updates, Use
 from strop.support.errors import RunStopped, UserError
 from strop.training.learner import kernel
 from strop.training.learner.critic import ROW, Critic, CriticInPass
@@ -110,19 +110,15 @@ class Learner:
         of_policy = 0
         plan = algorithm.plan
         assert plan is not None
-        updates = Chains(self.rng_of).call("plan", plan, batch).value
-        update = next(updates, None)
-        while update is not None:
+        updates, sent = Chains(self.rng_of).call("plan", plan, batch).value, None
+        while (update := _next(plan, updates, sent, batch, learned)) is not None:
             measured = self._one(algorithm, batch, update, learned.num_updates, tally, norms)
             learned.num_updates += 1
             terms = terms_of(algorithm, update)
             of_policy += any(term.learner == "policy" for term in terms)
             for term in terms:
                 asked[term.name] += 1
-            try:
-                update = updates.send((batch, measured))
-            except StopIteration as end:
-                update, learned.metrics = None, dict(end.value or {})
+            sent = (batch, measured)
         means = tally.means()
         learned.effective = effective_share(means)
         learned.metrics |= {
@@ -383,6 +379,37 @@ class Learner:
         with torch.no_grad():
             hidden = reference.hidden(micro)
         return {"logq_ref_TV": (reference.whole_head(self.models.temperature), hidden)}
+
+
+def _next(
+    plan: Use, updates: Updates, sent: tuple[Batch, Mapping[str, Tensor]] | None, batch: Batch,
+    learned: Learned,
+) -> Update | None:  # fmt: skip
+    """The plan's next update; None at its end, where it may return numbers for the log.
+
+    sent: what the plan gets for its last update; None before the first one. Raises UserError for
+    anything else than an update.
+    """
+    try:
+        with parts.naming(plan, type(plan.part).__call__, batch):
+            update = updates.send(sent)
+    except StopIteration as end:
+        told = {} if end.value is None else end.value
+        if not isinstance(told, Mapping):
+            raise UserError(
+                f"part {plan.label} returned {type(told).__name__} at its end: return a dict of "
+                "metrics, or nothing"
+            ) from None
+        learned.metrics = plain_numbers(f"part {plan.label}", told)
+        return None
+    if not isinstance(update, Update) or not isinstance(update.tokens_T, Tensor):
+        raise UserError(
+            f"part {plan.label} yielded {type(update).__name__}; a part of plan yields an "
+            "Update(tokens_T) of strop.method.part"
+        )
+    unfit = "yields an Update with a mask that does not fit:"
+    parts.check(plan, batch, unfit, "mask_T", update.tokens_T)
+    return update
 
 
 def terms_of(algorithm: Algorithm, update: Update) -> list[Term]:

@@ -5,6 +5,7 @@ Nothing in it shows who ran it or where: no names, no paths, no variables of the
 
 import json
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from strop.catalogue import catalogue
 from strop.support.about import VERSION
 from strop.support.errors import UserError
 from strop.support.files import json_of
@@ -19,6 +21,11 @@ from strop.support.processes import num_cores, usable_memory
 from strop.support.writing import write_whole, writing
 
 NAME = "environment.json"
+# What computes a run's numbers, as the file and as messages name it.
+CODE = {
+    "strop": "strop", "torch": "torch", "transformers": "transformers",
+    "packages": "packages with parts or recipes",
+}  # fmt: skip
 
 
 def now(device: torch.device, step: int, processes: int) -> dict[str, Any]:
@@ -26,7 +33,7 @@ def now(device: torch.device, step: int, processes: int) -> dict[str, Any]:
 
     step: the steps that the run has done already. processes: how many train together.
     """
-    memory = usable_memory()
+    memory, theirs = usable_memory(), catalogue.packages()
     return {
         "begun": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         "after_step": step,
@@ -40,7 +47,17 @@ def now(device: torch.device, step: int, processes: int) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": processes,
         "memory_gib": None if memory is None else round(memory / 2**30, 1),
+        **({"packages": ", ".join(theirs)} if theirs else {}),
     }
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Notes for a run that continues with other versions than it had at its last start."""
+    return [
+        f"{name}: the run had {before[key]} when it last began, and continues with "
+        f"{now.get(key, 'none')}, so its numbers may differ from those of a run without this change"
+        for key, name in CODE.items() if key in before and before[key] != now.get(key)
+    ]  # fmt: skip
 
 
 def read_environment(folder: Path) -> list[dict[str, Any]]:
