@@ -54,7 +54,7 @@ def refused(strop, lab, tmp_path, monkeypatch):
         (["grpo(clip_hgh=0.3)"], ["no parameter clip_hgh", "did you mean clip_high"]),
         (["grpo(clip_high='a')"], ["clip_high takes a number", "'a'"]),
         (["grpo(eps=__import__('os'))"], ["no schedule __import__"]),
-        (["grpo(eps=print)"], ["print is not a number, text or schedule"]),
+        (["grpo(eps=print)"], ["eps takes a number, got 'print'"]),
         (["grpo(eps=1"], ["cannot read 'grpo(eps=1'"]),
         (["entrocraft(h_low=liner(0.6, 0.4))"], ["no schedule liner", "did you mean linear"]),
         (["--advantage", "subtract_group_maen | spread_evenly"], ["did you mean subtract_"]),

@@ -14,7 +14,7 @@ from strop.catalogue import catalogue, peers
 from strop.catalogue.seams import PLACE_OF, PLACES, SINGLE, SLOTS, STAGES
 from strop.method.part import Term, Use, replace
 from strop.method.schedule import Schedule
-from strop.method.values import WORDS, GivenTwice, in_brackets, parse, value_of
+from strop.method.values import WORDS, GivenTwice, parse, value_of
 from strop.method.writing import Text
 from strop.support.errors import UserError, nearest, several
 
@@ -86,7 +86,7 @@ def terms(text: str) -> tuple[Term, ...]:
 
 
 def value(text: str) -> Any:
-    """Read a number, text, list or schedule; a bare word is text, also in a list."""
+    """Read a number, text, list or schedule; a bare word is text."""
     try:
         node = parse(text)
     except GivenTwice:
@@ -100,9 +100,6 @@ def value(text: str) -> Any:
     except UserError:
         if isinstance(node, ast.Call):
             raise
-    try:
-        return tuple(in_brackets(node, text)) if isinstance(node, ast.List) else text
-    except UserError:
         return text
 
 

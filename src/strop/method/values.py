@@ -27,10 +27,8 @@ class GivenTwice(UserError):
 
 def parse(text: str) -> ast.expr:
     """Parse the text as a Python expression. Raises UserError."""
-    if not {"'", '"', "{"} & set(text):  # my_parts.py:Part(x=1) -> "my_parts.py:Part"(x=1)
-        text = OWN.sub(lambda found: f'"{found[0]}"' if found["name"] else found[0], text)
     try:
-        node = ast.parse(text.strip().replace("\n", " "), mode="eval").body
+        node = ast.parse(_prepared(text), mode="eval").body
     except SyntaxError as error:
         where = f" at character {error.offset}" if error.offset else ""
         raise UserError(f"cannot read {text!r}{where}: {error.msg}") from error
@@ -45,6 +43,13 @@ def parse(text: str) -> ast.expr:
     if depth > DEEPEST:
         raise UserError(f"cannot read {text[:80]!r}: it is nested too deeply")
     return node
+
+
+def _prepared(text: str) -> str:
+    """The text on one line, with names of a user's own code in quotes where it has none."""
+    if not {"'", '"', "{"} & set(text):  # my_parts.py:Part(x=1) -> "my_parts.py:Part"(x=1)
+        text = OWN.sub(lambda found: f'"{found[0]}"' if found["name"] else found[0], text)
+    return text.strip().replace("\n", " ")
 
 
 def _check_once(node: ast.AST, text: str) -> None:
@@ -107,7 +112,9 @@ def _schedule(node: ast.Call, name: str, kind: type[Schedule], text: str) -> Sch
 
 
 def value_of(node: ast.expr, text: str) -> Any:
-    """A number, word, text, list or schedule. Raises UserError for anything else."""
+    """A number, word, text, list, table or schedule; a bare word or path is text. Raises UserError
+    for anything else.
+    """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         schedule = SCHEDULES.get(node.func.id)
         if schedule is None:
@@ -115,14 +122,16 @@ def value_of(node: ast.expr, text: str) -> Any:
             raise UserError(f"{text!r}: no schedule {node.func.id}{near or '; there are '}"
                             f"{'' if near else ', '.join(SCHEDULES)}")  # fmt: skip
         return _schedule(node, node.func.id, schedule, text)
-    if isinstance(node, ast.Name) and node.id.lower() in WORDS:
-        return WORDS[node.id.lower()]
+    if isinstance(node, ast.Name):
+        return WORDS.get(node.id.lower(), node.id)
+    if isinstance(node, ast.Attribute | ast.BinOp):  # data/rows.jsonl, token-mean
+        return ast.get_source_segment(_prepared(text), node)
     if ast.unparse(node) == "-inf":
         return -math.inf
     if isinstance(node, ast.List | ast.Tuple):
         return tuple(value_of(item, text) for item in node.elts)
     if isinstance(node, ast.Dict):
-        return in_brackets(node, text)
+        return _table(node, text)
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError) as error:
@@ -131,20 +140,16 @@ def value_of(node: ast.expr, text: str) -> Any:
         ) from error
 
 
-def in_brackets(node: ast.expr, text: str) -> Any:
-    """The value of a text in brackets, `{size: 3, fast: true}` or `[q_proj, v_proj]`; a bare word
-    or path is text there, and so is a whole number before a colon.
+def _table(node: ast.expr, text: str) -> Any:
+    """The value of a text in curly brackets, `{size: 3, fast: true}`, as TOML holds it; a whole
+    number before a colon is text.
     """
     if isinstance(node, ast.Dict):
-        keys = [in_brackets(key, text) for key in node.keys if key is not None]
+        keys = [_table(key, text) for key in node.keys if key is not None]
         keys = [str(key) if type(key) is int else key for key in keys]  # as in TOML
         if not all(isinstance(key, str) for key in keys) or len(keys) < len(node.keys):
             raise UserError(f"{text!r}: write names and values in curly brackets: {{name: value}}")
-        return dict(zip(keys, (in_brackets(item, text) for item in node.values), strict=True))
+        return dict(zip(keys, (_table(item, text) for item in node.values), strict=True))
     if isinstance(node, ast.List):
-        return [in_brackets(item, text) for item in node.elts]
-    if isinstance(node, ast.Name):
-        return WORDS.get(node.id.lower(), node.id)
-    if isinstance(node, ast.Attribute | ast.BinOp):  # data/rows.jsonl, token-mean
-        return ast.get_source_segment(text.strip().replace("\n", " "), node)
+        return [_table(item, text) for item in node.elts]
     return value_of(node, text)

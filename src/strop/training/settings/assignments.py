@@ -9,7 +9,7 @@ from strop.catalogue import peers
 from strop.catalogue.seams import PLACE_OF, STAGES
 from strop.method import reading, writing
 from strop.method.schedule import Schedule
-from strop.method.values import in_brackets, parse
+from strop.method.values import parse, value_of
 from strop.support.errors import UserError, nearest, several
 from strop.training.settings.config import RunConfig, section_classes, settings
 
@@ -94,7 +94,7 @@ def _read(path: str, text: str) -> Any:
 def _check_brackets(path: str, text: str) -> None:
     """Raise UserError where a text that should be in brackets cannot be read."""
     try:
-        in_brackets(parse(text), text)
+        value_of(parse(text), text)
     except UserError as error:
         form = "[a, b]" if text.startswith("[") else "{name: value}"
         raise UserError(
