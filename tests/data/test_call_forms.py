@@ -1,12 +1,13 @@
 """Tool calls in the formats of models: parsed, or named by their error, without raising."""
 
+import json
 import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.data.tool_calls import FORMS, Call, form_of, read_action, spoken
+from strop.data.tool_calls import FORMS, Call, form_of, read_action, spoken, tagged_calls
 
 GOOD = {
     "hermes": 'I add.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>',
@@ -188,3 +189,20 @@ def test_half_a_surrogate_pair_is_written_as_an_escape():
             assert (call.name, call.arguments) == ("a\\ud83d", {"k": "a\\ud83d"})
     (call,) = read_action(f'call f {{{half}: {half}, "b": "\\ud83d\\ude00"}}', "text").calls
     assert call.arguments == {"a\\ud83d": "a\\ud83d", "b": "\U0001f600"}
+
+
+@pytest.mark.parametrize("inside", ["</tool_call>", "<tool_call>", "<tool_call>{}</tool_call> x"])
+def test_tags_inside_a_json_text_belong_to_it(inside):
+    block = json.dumps({"name": "write", "arguments": {"text": inside}})
+    text = f"Now <tool_call>\n{block}\n</tool_call> and <tool_call>{block}</tool_call>."
+    action = read_action(text, "hermes")
+    assert [(c.name, c.arguments) for c in action.calls] == [("write", {"text": inside})] * 2
+    assert action.content == "Now  and ."
+    assert tagged_calls(text) == action.readable_calls
+
+
+def test_an_unreadable_block_ends_at_its_own_tag():
+    text = '<tool_call>{"name": "f"</tool_call><tool_call>{"name": "g"}</tool_call>'
+    assert problems(text, "hermes") == [("", "invalid_json"), ("g", "")]
+    text = '<tool_call>{"name": "f"} <tool_call>{"name": "g"}</tool_call> end'
+    assert problems(text, "hermes") == [("", "unclosed_block"), ("g", "")]

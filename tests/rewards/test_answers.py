@@ -55,6 +55,12 @@ def test_a_reference_may_mark_its_answer_as_completions_do():
     assert exact_match(["so\n4\n5"], answer=["4\n5"]) == [0.0]  # a last line marks nothing
 
 
+def test_an_accent_may_be_a_character_of_its_own():
+    composed, apart = "caf\u00e9", "cafe\u0301"
+    said, wanted = [composed, apart, "cafe"], [apart, composed, apart]
+    assert exact_match(said, answer=wanted) == [1.0, 1.0, 0.0]
+
+
 def test_an_empty_reference_pays_no_empty_answer():
     assert exact_match(["", " ", "3"], answer=["", "  ", "3"]) == [None, None, 1.0]
 

@@ -71,6 +71,16 @@ def test_a_call_that_is_only_thought_of_is_text(thought):
             assert len(choice["message"].get("tool_calls", ())) == calls
 
 
+def test_the_closing_tag_in_an_argument_ends_no_call():
+    call = CALL.replace("é", "</tool_call>")
+    with served(Speaker(f"So {call}.")) as server, asking(server) as client:
+        body = {"messages": message(), "tools": TOOLS}
+        (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+    assert choice["message"]["content"] == "So ."
+    (made,) = choice["message"]["tool_calls"]
+    assert json.loads(made["function"]["arguments"]) == {"x": "</tool_call>"}
+
+
 FORMS = {
     "<tool_call> <function=": (
         "<tool_call>\n<function=add>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>",

@@ -168,3 +168,21 @@ def test_given_weights_must_be_whole(lab):
     del state["model.norm.weight"]
     with pytest.raises(UserError, match=r"lack model.norm.weight"):
         engine.load_weights(state, 1)
+
+
+AGED = "answers are up to 2 steps old, and the method treats them as the policy's own"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "where", "noted"),
+    [
+        ("grpo", {"engine": {"staleness": 2}}, True),
+        ("grpo", {"training": {"steps": STEPS, "max_staleness": 2}}, True),
+        ("grpo", {}, False),
+        ("areal_decoupled_ppo", {"engine": {"staleness": 2}}, False),
+    ],
+)
+def test_a_method_that_corrects_no_age_is_noted(lab, runner, tmp_path, recipe, where, noted):
+    raw = lab.raw(recipe, reward="even", **({"training": {"steps": STEPS}} | where))
+    notes = runner.start(raw, tmp_path / "run").world.services.notes
+    assert any(note.startswith(AGED) for note in notes) == noted

@@ -13,7 +13,7 @@ A call that cannot be read has a problem in place of a name and arguments. Thoug
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ UNKNOWN_TOOL, WRONG_ARGUMENTS = "unknown_tool", "wrong_arguments"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
 OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
-TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+CLOSES = re.compile(rf"\s*{CLOSING}")
 # A thought; the first may lack its beginning, where the template has opened it before the text.
 THOUGHT = re.compile(
     rf"\A(?:(?!{OPEN_THOUGHT}).)*?{CLOSE_THOUGHT}|{OPEN_THOUGHT}.*?(?:{CLOSE_THOUGHT}|\Z)",
@@ -151,16 +151,36 @@ def call_of(found: Any) -> ParsedCall:
 
 def _blocks(one: "ReadsOne", text: str, tools: Schemas) -> Read:
     """The calls in tags, each of which `one` reads."""
-    before, *blocks = text.split(OPENING)
-    calls, content = [], before
-    for block in blocks:
-        inside, closed, after = block.partition(CLOSING)
-        if closed:
-            calls.append(one(inside, tools))
-            content += after
-        else:
+    calls, content, at = [], "", 0
+    for begin, inside, end in _in_tags(text):
+        content, at = content + text[at:begin], end
+        if inside is None:
             calls.append(ParsedCall(problem=UNCLOSED_BLOCK, detail=f"{CLOSING} is missing"))
-    return content, calls
+        else:
+            calls.append(one(inside, tools))
+    return content + text[at:], calls
+
+
+def _in_tags(text: str) -> Iterator[tuple[int, str | None, int]]:
+    """Where each block in tags begins, what `block_at` says is in it, and where it ends."""
+    end = 0
+    while (begin := text.find(OPENING, end)) >= 0:
+        inside, end = block_at(text, begin + len(OPENING))
+        yield begin, inside, end
+
+
+def block_at(text: str, at: int) -> tuple[str | None, int]:
+    """What the block holds whose opening tag ends here, None where nothing closes it, and where it
+    ends. A tag inside its JSON text belongs to that text.
+    """
+    with suppress(ValueError, RecursionError):
+        end = _first_value(text, len(text) - len(text[at:].lstrip()))[1]
+        if closing := CLOSES.match(text, end):
+            return text[at:end], closing.end()
+    begin, end = text.find(OPENING, at), text.find(CLOSING, at)
+    if end < 0 or 0 <= begin < end:
+        return None, len(text) if begin < 0 else begin
+    return text[at:end], end + len(CLOSING)
 
 
 def _hermes(text: str, tools: Schemas) -> ParsedCall:
@@ -316,7 +336,7 @@ def tagged_calls(action: str) -> list[Call]:
 
     Any other text between the tags is a call without a name.
     """
-    return [read_call(text) for text in TAGGED.findall(action)]
+    return [read_call(inside) for _, inside, _ in _in_tags(action) if inside is not None]
 
 
 def read_call(given: object) -> Call:

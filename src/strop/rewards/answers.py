@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,9 +92,10 @@ def exact_match(
     """1.0 where the final answer equals the reference's text, else 0.0.
 
     The reference is the row's `ground_truth`, or `answer` where it has none; one with an `<answer>`
-    or a boxed value stands for that value, too. Blanks at both ends do not count. A row without a
-    reference (None, or blank, as in an empty cell of a CSV file) is not applicable. A column of
-    integers with gaps may hold 12.0 for 12: both texts are right.
+    or a boxed value stands for that value, too. Blanks at both ends do not count, nor whether an
+    accent is a character of its own (both are brought to the form NFC). A row without a reference
+    (None, or blank, as in an empty cell of a CSV file) is not applicable. A column of integers with
+    gaps may hold 12.0 for 12: both texts are right.
 
     Raises UserError when the data has neither column, and for a reference that is no single value.
     """
@@ -104,7 +106,7 @@ def exact_match(
             "add one"
         )
     return [
-        float(extract_answer(text_of(completion)) in texts) if texts else None
+        float(_composed(extract_answer(text_of(completion))) in texts) if texts else None
         for completion, texts in zip(completions, map(_texts, wanted), strict=True)
     ]
 
@@ -113,7 +115,11 @@ def _texts(reference: Any) -> set[str]:
     """The texts that are right where this is the reference; empty for an empty cell."""
     texts = {as_text(value, "exact_match") for value in right_values(reference)}
     marked = {(last_tagged(text) or _last_boxed(text) or "").strip() for text in texts}
-    return texts | (marked - {""})
+    return set(map(_composed, texts | (marked - {""})))
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
 def last_tagged(text: str) -> str | None:

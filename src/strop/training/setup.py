@@ -358,7 +358,7 @@ def _world(
         check_engine(method.uses(), engine, settings.kind)
         roles.check_engine(config, engine)
         routing.check(config.model.router_replay, method.reads(), policy, engine, settings.kind)
-        services.notes += engine.notes
+        services.notes += [*engine.notes, *(_uncorrected_age(config, method) if learns else ())]
         reference = reference_of(config, method, policy, loaded) if learns else None
         if not ranks.alone:
             engine = _share_out(policy, reference, engine, loaded)
@@ -441,6 +441,17 @@ def _share(when: prefix_sharing.When, model: Any, services: RunServices) -> pref
         f"cannot share them, {reason}"
     )
     return "off"
+
+
+def _uncorrected_age(config: RunConfig, method: Method) -> tuple[str, ...]:
+    """A note where answers are older than the policy, and no term weighs them by what drew them."""
+    age = config.training.max_staleness or getattr(config.engine, "staleness", 0)
+    if not age or any("logp_behavior_T" in each.reads(("terms",)) for each in method.algorithms):
+        return ()
+    return (
+        f"answers are up to {age} steps old, and the method treats them as the policy's own: "
+        "docs/STALENESS.md names methods and parts that correct for their age",
+    )
 
 
 def _critic(config: RunConfig, method: Method, policy: Policy, notes: list[str]) -> Critic | None:
