@@ -216,25 +216,6 @@ def test_a_recipe_that_says_little_of_itself_has_a_short_page(place):
     assert "Equation" not in shown
 
 
-IDLE = """
-from strop.method.algorithm import Algorithm
-from strop.recipes.grpo import grpo
-
-
-def idle(*, width: float = 0.3, clip_high: float = 0.2) -> Algorithm:
-    return grpo(clip_high=clip_high)
-"""
-
-
-def test_a_parameter_that_the_recipe_does_not_use_is_refused(tmp_path):
-    (tmp_path / "idle.py").write_text(IDLE)
-    place = f"{tmp_path}/idle.py:idle"
-    with pytest.raises(UserError, match=r"width=0.5 changes nothing, alone or with the others"):
-        notation.recipe(f'"{place}"(clip_high=0.3, width=0.5)')
-    notation.recipe(f'"{place}"(clip_high=0.3, width=0.3)')  # its default
-    notation.recipe("dapo(max_rounds=4, refill=False)")  # it counts once refill is on again
-
-
 def test_a_part_that_states_no_kind_is_left_out_with_the_reason(place):
     (place / "kinds.py").write_text(
         PARTS.replace('kind: ClassVar[str] = "advantage/scale"', "").replace("power: float", "")

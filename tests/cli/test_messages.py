@@ -26,7 +26,7 @@ SPEAKS_FOR = {
     "evaluate": "eval", "inference": "eval", "trust": "eval",
     "listing": "recipes", "shown": "recipes", "comparison": "compare",
     "planning": "plan", "parts": "train", "diagnosis": "doctor", "auditing": "audit",
-    "inspection": "inspect",
+    "inspection": "inspect", "main": "eval",
 }  # fmt: skip
 SOURCES = sorted(SOURCE.rglob("*.py"))
 

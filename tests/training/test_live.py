@@ -263,7 +263,7 @@ def said_by(client: OpenAI, policy: Any) -> Any:
         ({"data_task_config": {"prot": 1}}, "has no option 'prot'"),
         ({"data_task_config": {"port": "80"}}, "port is '80': give a whole number"),
         ({"data_validation_size": 3}, "traces:live has no prompts of its own"),
-        ({"validation": [{"prompt": "1+"}]}, "give a reward function that scores them"),
+        ({"validation": [{"prompt": "1+"}]}, "answers, which nothing scores: give a reward"),
         ({"recipe": "sft"}, "which samples answers in its own way, and posted rollouts"),
         ({"task": "countdown", "rollout": "receive_traces"}, "and countdown has none"),
     ],

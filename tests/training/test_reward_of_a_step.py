@@ -100,7 +100,7 @@ def test_groups_of_a_step_by_their_outcomes():
         id_T=[*range(11)], outcome_B=reward_B,
         advantage_B=torch.where(scored_B, 2.0 * reward_B - 0.5, 9.0),
     )  # fmt: skip
-    found = _rewards(batch)
+    found = _rewards(batch, True)
     deviation = 0.5**0.5  # of 1 and 0, with n - 1
     assert found["reward_std"] == pytest.approx(2 * deviation / 4)
     assert found["frac_reward_zero_std"] == 2 / 4
@@ -108,7 +108,7 @@ def test_groups_of_a_step_by_their_outcomes():
     assert found["groups/frac_mixed"] == 2 / 4
     assert found["advantage/abs_mean"] == pytest.approx((4 * 1.5 + 4 * 0.5) / 8)
     # Outcomes beyond 0 and 1: the step's own best and worst count.
-    wider = _rewards(batch.set(outcome_B=3 * reward_B - 1))
+    wider = _rewards(batch.set(outcome_B=3 * reward_B - 1), True)
     assert wider["groups/frac_all_1"] == wider["groups/frac_all_0"] == 1 / 4
 
 

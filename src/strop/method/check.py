@@ -12,15 +12,7 @@ from collections.abc import Sequence
 
 from strop.batch import columns
 from strop.batch.batch import DERIVED
-from strop.batch.columns import (
-    KNOWN,
-    REFRESHED,
-    RUN_WIDE,
-    is_current,
-    is_value,
-    old_value,
-    slow_value,
-)  # fmt: skip
+from strop.batch.columns import KNOWN, REFRESHED, is_value
 from strop.catalogue import catalogue
 from strop.catalogue.seams import PLACE_OF, PLACES, SEAM_OF, SPECIAL, Place, kinds_at, place_at
 from strop.method import part as parts
@@ -201,7 +193,7 @@ def _check_reads(algorithm: Algorithm, placed: Sequence[Placed], given: frozense
     """Check that every required column is written before it is read, and that every stage ends
     with the columns that the next one needs.
     """
-    have = set(given) | set(DERIVED) | {*RUN_WIDE}
+    have = set(given) | set(DERIVED) | {*columns.RUN_WIDE}
     ratios = {term.name for term in algorithm.terms if term.ratio is not None}
     for place in PLACES:
         have |= set(place.given)
@@ -227,7 +219,8 @@ def _check_reads(algorithm: Algorithm, placed: Sequence[Placed], given: frozense
 def _values(algorithm: Algorithm) -> set[str]:
     """The value columns of the critic's heads."""
     heads = algorithm.value_columns()
-    return {name for head in heads for name in (head, old_value(head), slow_value(head))}
+    copies = (columns.old_value, columns.slow_value)
+    return {*heads, *(copy(head) for head in heads for copy in copies)}
 
 
 def _in_the_pass(column: str, place: Place, own: set[str]) -> bool:
@@ -237,7 +230,7 @@ def _in_the_pass(column: str, place: Place, own: set[str]) -> bool:
     """
     if place.slot == "objective" and (column in own or column in DISTRIBUTIONS):
         return True
-    return place.slot in ("ratio", "objective") and is_current(column)
+    return place.slot in ("ratio", "objective") and columns.is_current(column)
 
 
 def _check_hooks(placed: Sequence[Placed], have: set[str], hook: str, place: Place) -> None:
@@ -354,7 +347,7 @@ def _check_declared(placed: Sequence[Placed], known: set[str]) -> None:
                     "can check its dtype"
                 )
         for read in parts.reads(use):
-            name, computed = read.column, is_value(read.column) or is_current(read.column)
+            name, computed = read.column, is_value(read.column) or columns.is_current(read.column)
             if read.required or name in known or computed:
                 continue
             if name not in catalogue.columns() and not _writers_beside(use, name):
@@ -431,7 +424,7 @@ def _check_distribution(term: Term, wide: str, required: set[str], draws: bool) 
     """Check an objective of whole distributions: it is computed in the head, without other columns
     of the pass and without a generator.
     """
-    other = next((c for c in sorted(required) if is_current(c) or c == "log_ratio_T"), "")
+    other = next((c for c in sorted(required) if columns.is_current(c) or c == "log_ratio_T"), "")
     if draws or other:
         raise UserError(
             f"term {term.name}: {term.objective.label} reads {wide}, so it cannot have "
@@ -445,7 +438,8 @@ def _check_critic(term: Term, read: set[str]) -> None:
         raise UserError(
             f"term {term.name}: no learner {term.learner!r}; there are {', '.join(LEARNERS)}"
         )
-    policys = sorted(c for c in read if is_current(c) or c == "log_ratio_T" or c.endswith("_TV"))
+    named = {"log_ratio_T", *filter(columns.is_current, read)}
+    policys = sorted(c for c in read if c in named or c.endswith("_TV"))
     if policys or term.ratio is not None:
         raise UserError(
             f"term {term.name} trains the critic, but {term.objective.label} reads "
@@ -562,7 +556,7 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
             f"{reads}, which the advantage chain does not write: "
             "end the chain with a credit part such as spread_evenly"
         )
-    if is_current(column) or column in DISTRIBUTIONS:
+    if columns.is_current(column) or column in DISTRIBUTIONS:
         slots = "objectives" if column in DISTRIBUTIONS else "ratios and objectives"
         return f"{reads}, which is the current policy's: only {slots} of loss terms get it"
     declared = catalogue.columns()

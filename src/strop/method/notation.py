@@ -70,38 +70,12 @@ def build_recipe(name: str, arguments: Mapping[str, Any], **defaults: Any) -> Me
             hint = declared(function).get(argument)
         hint = None if hint is inspect.Parameter.empty else hint
         merged[argument] = fitting(f"recipe {name}: {argument}", hint, old, new)
-    algorithm = _made(name, function, merged)
-    for argument in arguments:
-        alone = {argument: merged[argument]}
-        if merged[argument] != known[argument].default and all(
-            _is_idle(name, function, given, argument) for given in (merged, alone)
-        ):
-            raise UserError(
-                f"recipe {name}: {argument}={merged[argument]!r} changes nothing, alone or with "
-                "the others: leave it out, or let the recipe's function use it"
-            )
-    return algorithm
-
-
-def _is_idle(
-    name: str, function: Callable[..., Method], given: Mapping[str, Any], argument: str
-) -> bool:
-    """Whether a recipe makes the same method with and without a parameter."""
-    without = {k: v for k, v in given.items() if k != argument}
     try:
-        return _made(name, function, without) == _made(name, function, given)
-    except UserError:  # it is needed
-        return False
-
-
-def _made(name: str, function: Callable[..., Method], given: Mapping[str, Any]) -> Method:
-    """The method that a recipe returns for these parameters. Raises UserError."""
-    try:
-        algorithm: Method = function(**given)
+        algorithm: Method = function(**merged)
     except UserError:
         raise
     except (TypeError, ValueError) as error:
-        raise UserError(f"recipe {name}: {_why(given, error)}") from error
+        raise UserError(f"recipe {name}: {_why(merged, error)}") from error
     if not isinstance(algorithm, Method):
         raise UserError(
             f"recipe {name} returned {type(algorithm).__name__}, it must return an Algorithm or "

@@ -200,28 +200,12 @@ def term_loss(term: Term, view: View, tally: Tally, **special: Any) -> Tensor:
     """The term's loss over the rows of a prepared `view` [], differentiable in current columns."""
     rows_T = view[f"{term.name}:rows_T"]
     view, outcome = objective_of(term, view, tally, **special)
-    _check_gradient(term, view, outcome.value)
     objective_T = torch.where(rows_T, outcome.value, outcome.value.new_zeros(()))
     weight_T = torch.where(rows_T, view[f"{term.name}:share_T"], 0).to(objective_T.dtype)
     loss = -number_of(term) * (weight_T * objective_T).sum()
     _tell(tally, outcome, rows_T)
     tally.lose(term.name, loss)
     return loss
-
-
-def _check_gradient(term: Term, view: View, objective_T: Tensor) -> None:
-    """Raise UserError for an objective that no weight can move, where the model's columns have a
-    gradient.
-    """
-    if objective_T.requires_grad or not torch.is_grad_enabled():
-        return
-    own = [name for name in current_columns([term]) if name in view]
-    if any(view[name].requires_grad for name in own):
-        raise UserError(
-            f"term {term.name}: the objective of {term.objective.label} has no gradient, so it "
-            "would train nothing: compute it from log_ratio_T, logp_T or another column of the "
-            "current model, without detach(), item() or no_grad() on the way"
-        )
 
 
 def token_parts(term: Term, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
@@ -271,9 +255,9 @@ def adjoints(
     leaves = {name: value.detach().requires_grad_() for name, value in columns.items()}
     view = View(view.batch, view.rows, {**view.current, **leaves})
     with torch.enable_grad():
-        losses = [
-            term_loss(term, view, tally, **special) for term in terms if not is_distribution(term)
-        ]
+        plain = [term for term in terms if not is_distribution(term)]
+        losses = [term_loss(term, view, tally, **special) for term in plain]
+        _check_gradients(plain, losses)
         loss = torch.stack(losses).sum() if losses else next(iter(leaves.values())).sum() * 0
         grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     filled = {
@@ -281,6 +265,17 @@ def adjoints(
         for (name, leaf), grad in zip(leaves.items(), grads, strict=True)
     }
     return loss.detach(), filled
+
+
+def _check_gradients(terms: Sequence[Term], losses: Sequence[Tensor]) -> None:
+    """Raise UserError for a term whose loss no weight can move."""
+    for term, loss in zip(terms, losses, strict=True):
+        if not loss.requires_grad:
+            raise UserError(
+                f"term {term.name}: the objective of {term.objective.label} has no gradient, so it "
+                "would train nothing: compute it from log_ratio_T, logp_T or another column of the "
+                "current model, without detach(), item() or no_grad() on the way"
+            )
 
 
 def number_of(term: Term) -> float:
