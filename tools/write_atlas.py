@@ -46,7 +46,7 @@ HEADER = """# The atlas: all recipes compared with grpo
 **What this page does not show.** The models have 0.33 and 1.1 million weights, in `gemma` 270
 million; the tasks are puzzles, sums and corridors, and a run has some dozens of steps. No recipe
 was tuned: each has its defaults, all share one learning rate, and another rate can reverse an
-order; see [equal tuning](evidence/equal_tuning.md) of eleven. A recipe that ends below
+order; see [equal tuning](evidence/equal_tuning.md) of thirteen. A recipe that ends below
 `grpo` here does so in this setting; the page says nothing about large models. Seconds were measured
 on machines that did other work too.
 
