@@ -52,6 +52,16 @@ def test_a_teacher_says_all(train, strop, tmp_path, recipe):
     assert "?  problem" not in strop("doctor", "alone").out
 
 
+def test_a_judge_of_validation_alone(train, strop):
+    """It scores the validations, also after the run, and no other split."""
+    words = ["model.reference=tiny", "--validation", "validation.jsonl"]
+    result = train("gkd", *words, "evaluation.reward=zero.py:zero", "--out", "run")
+    assert "eval/validation/pass@1: 0.000 -> 0.000" in result.out
+    words = ["eval", "run", "--k", "1", "--trust-files", "--split"]
+    assert "pass@1" in strop(*words, "validation").out
+    assert "nothing scores these answers" in strop(*words, "train").err
+
+
 def test_votes_need_no_labels(train, tmp_path):
     assert train("ettrl_ear", "--out", "alone").code == 0
     weights, metrics = ended(tmp_path / "alone")

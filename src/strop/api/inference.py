@@ -80,7 +80,8 @@ class InferenceModel:
         part = replace(part, max_tokens=max_tokens or part.max_tokens)
         if temperature is not None:
             part = replace(part, temperature=temperature)
-        task = load_prompts(config.data, config.reward, needs_reward=scored)
+        needs = scored and not config.evaluation.reward
+        task = load_prompts(config.data, config.reward, needs_reward=needs)
         task = task if scored else replace(task, rewards=())
         if scored and task.is_recorded and not (task.rewards or config.evaluation.reward):
             raise UserError(

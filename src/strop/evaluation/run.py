@@ -20,6 +20,7 @@ from strop.method.part import Draw, Use
 from strop.parts.reward.weigh_measures import last_measures
 from strop.parts.rollout import substitutes
 from strop.parts.rollout.base import roll_out
+from strop.support.errors import UserError
 from strop.support.loading import attribute
 from strop.training.services.run import RunGrading, RunServices
 
@@ -55,15 +56,17 @@ def evaluate(
     A strategy whose answers depend on each other is replaced by its plain form.
     The strategy's generator is seeded by `seed` alone, so two checkpoints see the same draws.
     A prompt with fewer than k scored answers is left out of pass@k. If no prompt has enough,
-    there are no numbers, and `why_empty` says why.
+    there are no numbers, and `why_empty` says why. Raises UserError where nothing scores answers.
     """
+    grading = services.grading if judge is None else judge
+    if not grading.can_grade:
+        raise UserError("nothing scores these answers: give a reward function with --reward NAME")
     rollout = Use(substitutes.scoring(rollout.part))
     draws = tuple(Draw(prompt.uid, num_samples) for prompt in prompts)
     rng = torch.Generator().manual_seed(seed)
     handed = {"draws": draws, "engine": asynchronous(engine), "rng": rng}
     strategy = parts.call(rollout, None, services=services, **handed).value
     batch = roll_out(strategy, engine, services).batch
-    grading = services.grading if judge is None else judge
     graded = grading.grade(batch)
     scored_B = graded.scored_B.numpy()
     group_B = batch["group_B"].numpy()
