@@ -106,7 +106,7 @@ class InferenceModel:
             check_roles(config, engine)
             services.sampling.cast.step = at
             if scored:
-                open_judges(config, services, Ranks())
+                open_judges(config, services, Ranks(), needed=False)
             open_environment_workers(config, services, Ranks())
             on_error.pop_all()
         return cls(loaded, engine, services, sampler, config.data.overlong == "drop")

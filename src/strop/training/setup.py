@@ -227,10 +227,10 @@ def make_services(
 
 
 def open_judges(
-    config: RunConfig, services: RunServices, ranks: Ranks, given: bool = False
+    config: RunConfig, services: RunServices, ranks: Ranks, needed: bool = True
 ) -> None:
     """Open the graders that score validation sets and held-out prompts in place of the reward.
-    Raises UserError. given: validation reads given answers too.
+    Raises UserError. needed: False where a set may have no score, as with given answers.
 
     A source that scores several sets is opened once.
     """
@@ -244,7 +244,7 @@ def open_judges(
         opened[source] = services.judges[name] = services.judged_by(grader, sets[name])
         services.notes += opened[source].check_rewards()
     unscored = (sets if task.is_recorded else task.validations).keys() - services.judges.keys()
-    own = not task.is_recorded and (given or task.own_reward)
+    own = not task.is_recorded and (task.own_reward or not needed)
     if unscored and not task.rewards and not own:
         raise UserError(
             "validation samples answers, which nothing scores: give a reward function that does, "
@@ -271,7 +271,7 @@ def make_world(
     services = make_services(config, loaded, task, rollouts[0], longest, ranks)
     try:
         if learns:
-            open_judges(config, services, ranks, any(rollout.given for rollout in rollouts))
+            open_judges(config, services, ranks, not any(each.given for each in rollouts))
         apart = learns and config.training.max_staleness > 0
         open_environment_workers(config, services, ranks, apart)
         limits = (services.limits, *_limits(config, services.task, loaded, rollouts[1:]))
