@@ -18,7 +18,9 @@ def test_the_commands_on_the_pages_make_plans(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     row = '{"prompt": "3,5:8=", "numbers": [3, 5], "target": 8}'
-    (tmp_path / "hard_heldout.jsonl").write_text(row)  # which a command before it writes
+    (tmp_path / "pairs").mkdir()
+    for name in ("hard_heldout", "pairs/train", "pairs/validation", "pairs/held_out"):
+        (tmp_path / f"{name}.jsonl").write_text(row)  # which a command before it writes
     plans: dict[str, Plan] = {}
     monkeypatch.setattr(
         "strop.cli.compare.begin", lambda plan, out, jobs: plans.update({str(out): plan})
@@ -31,13 +33,16 @@ def test_the_commands_on_the_pages_make_plans(
     assert set(plans) == {
         "g2", "g4", "hard", "corridor", "grpo400", "methods", "hpt", "stale16",
         "forking", "four", "small4", "w-grpo", "worked", "draws", "budgets", "attempts", "retries",
-        "tuned", "tuned_more",
+        "tuned", "tuned_more", "tuned_rates",
     }  # fmt: skip
     assert all(len(plan.seeds) == 5 for plan in plans.values())
     for name, settings in (("tuned", 30), ("tuned_more", 35)):
         tuned = plans.pop(name)
         assert len(tuned.entries) == settings
         assert all('lr = "linear(1e-3, 0)"' in entry.config for entry in tuned.entries)
+    rates = plans.pop("tuned_rates").entries
+    assert len(rates) == 24
+    assert len({re.search(r"\nlr = (.+)", entry.config)[1] for entry in rates}) == 8  # type: ignore[index]
     assert all("lr = 0.0003\n" in e.config for plan in plans.values() for e in plan.entries)
     assert plans["methods"].scoring.at == (100, 200)
     assert plans["methods"].scoring.band == (0.3, 0.4)
