@@ -93,7 +93,7 @@ def test_adapters_arrive_as_weights(engine, loaded):
 
 def test_requests_under_way_go_on_with_the_new_weights(engine, loaded):
     held = {engine.version: copy.deepcopy(loaded.model)}
-    asked = requests(1, max_tokens=2) + requests(12, max_tokens=110, temperature=1.3)
+    asked = requests(1, max_tokens=2) + requests(150, max_tokens=110, temperature=1.3)  # a second
     driven = Driven(engine)
     for request in asked:
         driven.submit(request)
