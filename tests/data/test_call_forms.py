@@ -104,6 +104,24 @@ def test_thoughts_say_nothing():
     assert spoken("b") == "b"
 
 
+@pytest.mark.parametrize(
+    ("form", "call"),
+    [
+        ("hermes", '{"name": "write", "arguments": {"text": "<think>a</think></tool_call>"}}'),
+        ("qwen3_coder", "<function=write>\n<parameter=text>\n<think>a</think>\n</parameter>\n"
+         "</function>"),
+        ("glm45", "write\n<arg_key>text</arg_key>\n<arg_value><think>a</think></arg_value>"),
+    ],
+)  # fmt: skip
+def test_what_is_written_in_an_argument_is_no_thought(form, call):
+    text = f"<think>so <tool_call>{{}}</tool_call></think>Now <tool_call>{call}</tool_call>!"
+    action = read_action(text, form)
+    (read,) = action.calls
+    assert read.name == "write"
+    assert read.arguments["text"].removesuffix("</tool_call>") == "<think>a</think>"
+    assert action.content == "Now !"
+
+
 def test_the_form_of_a_chat_template():
     assert form_of("... <tool_call>\n{{ '{\"name\": ' }} ...") == "hermes"
     assert form_of("<tool_call>\n<function=example>") == "qwen3_coder"

@@ -34,6 +34,7 @@ THOUGHT = re.compile(
     rf"\A(?:(?!{OPEN_THOUGHT}).)*?{CLOSE_THOUGHT}|{OPEN_THOUGHT}.*?(?:{CLOSE_THOUGHT}|\Z)",
     re.DOTALL,
 )
+THOUGHT_OR_CALL = re.compile(f"{THOUGHT.pattern}|{OPENING}", re.DOTALL)
 FENCE = re.compile(r"\A\s*```(?:json|tool_call)?[ \t]*\n(.*?)(?:\n```\s*\Z|\Z)", re.DOTALL)
 LINE = re.compile(r"^call\b[ \t]*([\w.-]*)[ \t]*", re.MULTILINE)
 FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*)</function>\s*", re.DOTALL)
@@ -99,13 +100,43 @@ def read_action(text: str, form: str, tools: Schemas = ()) -> Action:
     """Read the calls of an action that are written in this form. tools: give arguments between tags
     their types; those of other tools stay texts.
     """
-    content, calls = FORMS[form](spoken(text), tools)
+    content, calls = FORMS[form](text if form in IN_TAGS else spoken(text), tools)
     return Action.of(text, content.strip(), tuple(calls))
 
 
 def spoken(text: str) -> str:
-    """The text without the model's thoughts."""
-    return THOUGHT.sub("", text)
+    """The text without the model's thoughts; a thought inside a call belongs to the call."""
+    return without(text, lambda piece: not piece.is_call)
+
+
+class Piece(NamedTuple):
+    """A thought, or a call in tags. inside: of a call that is closed, the text in its tags."""
+
+    begin: int
+    end: int
+    is_call: bool
+    inside: str | None = None
+
+
+def without(text: str, drops: Callable[[Piece], bool]) -> str:
+    """The text without those of its thoughts and calls in tags that are dropped; each is asked
+    about once, in their order.
+    """
+    kept, at = "", 0
+    for piece in _pieces(text):
+        kept += text[at : piece.begin if drops(piece) else piece.end]
+        at = piece.end
+    return kept + text[at:]
+
+
+def _pieces(text: str) -> Iterator[Piece]:
+    """The thoughts and the calls in tags; neither is searched for others."""
+    end = 0
+    while found := THOUGHT_OR_CALL.search(text, end):
+        inside, end = None, found.end()
+        if is_call := found[0] == OPENING:
+            inside, end = _block_at(text, end)
+        yield Piece(found.start(), end, is_call, inside)
 
 
 def split_thought(text: str, begun: bool = False) -> tuple[str, str]:
@@ -151,25 +182,19 @@ def call_of(found: Any) -> ParsedCall:
 
 def _blocks(one: "ReadsOne", text: str, tools: Schemas) -> Read:
     """The calls in tags, each of which `one` reads."""
-    calls, content, at = [], "", 0
-    for begin, inside, end in _in_tags(text):
-        content, at = content + text[at:begin], end
-        if inside is None:
+    calls: list[ParsedCall] = []
+
+    def take(piece: Piece) -> bool:
+        if piece.inside is not None:
+            calls.append(one(piece.inside, tools))
+        elif piece.is_call:
             calls.append(ParsedCall(problem=UNCLOSED_BLOCK, detail=f"{CLOSING} is missing"))
-        else:
-            calls.append(one(inside, tools))
-    return content + text[at:], calls
+        return True
+
+    return without(text, take), calls
 
 
-def _in_tags(text: str) -> Iterator[tuple[int, str | None, int]]:
-    """Where each block in tags begins, what `block_at` says is in it, and where it ends."""
-    end = 0
-    while (begin := text.find(OPENING, end)) >= 0:
-        inside, end = block_at(text, begin + len(OPENING))
-        yield begin, inside, end
-
-
-def block_at(text: str, at: int) -> tuple[str | None, int]:
+def _block_at(text: str, at: int) -> tuple[str | None, int]:
     """What the block holds whose opening tag ends here, None where nothing closes it, and where it
     ends. A tag inside its JSON text belongs to that text.
     """
@@ -332,11 +357,10 @@ FORMS: Mapping[str, Callable[[str, Schemas], Read]] = {
 
 
 def tagged_calls(action: str) -> list[Call]:
-    """The calls `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` of an action, in order.
-
-    Any other text between the tags is a call without a name.
+    """The calls `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` of an action, in order,
+    but for those in thoughts. Any other text between the tags is a call without a name.
     """
-    return [read_call(inside) for _, inside, _ in _in_tags(action) if inside is not None]
+    return [read_call(each.inside) for each in _pieces(action) if each.inside is not None]
 
 
 def read_call(given: object) -> Call:

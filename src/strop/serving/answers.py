@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from strop.data.tool_calls import (
     IN_TAGS,
     OPEN_THOUGHT,
-    OPENING,
     THOUGHT,
     ParsedCall,
-    block_at,
     functions_of,
     read_action,
     split_thought,
+    without,
 )
 from strop.serving.fields import refuse
 from strop.serving.protocol import ModelAnswer, ModelCall
 from strop.serving.reading import Wanted
 
 NO_LOGPROBS = "this policy does not tell log-probabilities: leave logprobs out"
-THOUGHT_OR_CALL = re.compile(f"{THOUGHT.pattern}|{OPENING}", re.DOTALL)
 END = 16  # tokens of a prompt, enough for a tag and blanks that open a thought
 
 
@@ -275,26 +273,14 @@ def read_tool_calls(
         return bool(functions)
 
     if form in IN_TAGS:
-        rest = _without_blocks(text, lambda block: takes(IN_TAGS[form](block, tools)))
+        one = IN_TAGS[form]
+        rest = without(text, lambda at: at.inside is not None and takes(one(at.inside, tools)))
     else:  # without tags, any JSON with a name would be a call
         action, rest = read_action(text, form, tools), text
         names = [function.get("name") for function in functions_of(tools)]
         if all(call.name in names for call in action.calls) and takes(*action.calls):
             rest = "".join(found[0] for found in THOUGHT.finditer(text)) + action.content
     return (rest.strip(), calls) if calls else (text, calls)
-
-
-def _without_blocks(text: str, takes: Callable[[str], bool]) -> str:
-    """The text without the blocks in tags that are taken; those in a thought are none."""
-    rest, at = "", 0
-    while found := THOUGHT_OR_CALL.search(text, at):
-        block, end = None, found.end()
-        if found[0] == OPENING:
-            block, end = block_at(text, end)
-        rest += text[at : found.start()]
-        rest += "" if block is not None and takes(block) else text[found.start() : end]
-        at = end
-    return rest + text[at:]
 
 
 def _function(call: ParsedCall) -> dict[str, str]:
