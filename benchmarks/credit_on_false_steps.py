@@ -209,10 +209,7 @@ def cells(rows: Sequence[dict[str, Any]]) -> str:
     """A line of a table: means with intervals over batches."""
     means = {key: over_seeds([row[key] for row in rows]) for key in Found._fields}
     shown = [f"{sum(row['answers'] for row in rows):8d}"]
-    shown += [
-        f"{f'{mean.value:+.3f} ({mean.low:+.3f} to {mean.high:+.3f})':>26s}"
-        for mean in (means[key] for key in Found._fields[:3])
-    ]
+    shown += [f"{f'{means[key]:+.3f}':>26s}" for key in Found._fields[:3]]
     shown += [f"{means['chance'].value:8.3f}{means['constant'].value:9.2f}"]
     return "".join(shown) + (" all, by construction" if means["constant"].value == 1 else "")
 

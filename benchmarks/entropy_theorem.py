@@ -188,7 +188,7 @@ def show(title: str, found: list[dict[str, float]]) -> None:
     for name in found[0]:
         within = (-1.0, 1.0) if name.startswith("cosine") else ANYTHING
         mean = over_seeds([row[name] for row in found], within=within)
-        print(f"  {name:46s} {mean.value:+.4f} ({mean.low:+.4f} to {mean.high:+.4f})", flush=True)
+        print(f"  {name:46s} {mean:+.4f}", flush=True)
 
 
 def main() -> None:

@@ -75,8 +75,7 @@ def main() -> None:
             print(f"{kind} seed {seed}: {_text(found[-1])}", flush=True)
         means = {name: over_seeds([each[name] for each in found]) for name in found[0]}
         print(f"{kind}: " + ", ".join(
-            f"{name} {mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})"
-            for name, mean in means.items()
+            f"{name} {mean:.3f}" for name, mean in means.items()
         ))  # fmt: skip
 
 

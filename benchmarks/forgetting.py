@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,11 +154,7 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 def _interval(estimate: Any, name: str) -> str:
-    if name == "tokens":
-        return f"{estimate.value:,.0f}"
-    text = f"{estimate.value:.3f}"
-    known = not math.isnan(estimate.low)
-    return f"{text} ({estimate.low:.3f} to {estimate.high:.3f})" if known else text
+    return f"{estimate.value:,.0f}" if name == "tokens" else f"{estimate:.3f}"
 
 
 def main() -> None:

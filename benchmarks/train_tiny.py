@@ -48,9 +48,7 @@ def main() -> None:
         shown = _text({n: after[-1][n] for n in names})
         print(f"seed {seed}: {f'{seconds[-1]:.0f} s' if is_new else 'kept'}, {shown}", flush=True)
     for name, values in {n: [a[n] for a in after] for n in names}.items():
-        mean = over_seeds(values)
-        print(f"{name}: {before[name]:.3f} -> {mean.value:.3f} "
-              f"(95% over seeds {mean.low:.3f} to {mean.high:.3f})")  # fmt: skip
+        print(f"{name}: {before[name]:.3f} -> {over_seeds(values):.3f}, 95% over seeds")
     if seconds:
         print(f"seconds: mean {sum(seconds) / len(seconds):.0f}, largest {max(seconds):.0f}")
 

@@ -95,7 +95,7 @@ def shown(name: str, values: Sequence[float]) -> str:
         return f"none, of {len(values)} models"
     mean = over_seeds(known, within=SHARE if name in SHARES else ANYTHING)
     of = "" if len(known) == len(values) else f", of {len(known)} models"
-    return f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f}){of}"
+    return f"{mean:.3f}{of}"
 
 
 def main() -> None:

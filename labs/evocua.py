@@ -563,11 +563,8 @@ def report(results: Sequence[Mapping[str, float]]) -> None:
     """Means over seeds, with their 95% Student-t intervals."""
     for name in results[0]:
         values = [each[name] for each in results]
-        shown = ", ".join(f"{value:.3f}" for value in values)
-        if len({*values}) > 1:  # several seeds, and not all alike
-            found = over_seeds(values)
-            shown = f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f}; seeds {shown})"
-        print(f"{name:22} {shown}")
+        print(f"{name:22} {over_seeds(values):.3f}; seeds "
+              f"{', '.join(f'{value:.3f}' for value in values)}")  # fmt: skip
 
 
 if __name__ == "__main__":

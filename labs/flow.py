@@ -439,14 +439,6 @@ def agreement(net: Velocity, coarse: int, prompts: int = 8, tried: int = 48) -> 
     return spearman, kendall
 
 
-def interval(values: Sequence[float]) -> str:
-    """Mean and 95% Student-t interval over seeds."""
-    if len(values) < 2:
-        return f"{values[0]:.3f}"
-    found = over_seeds(values)
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
-
-
 def report(curves: Mapping[str, Sequence[Curve]]) -> None:
     """Each arm at the end and at equal calls, and how far it is from the first."""
     least = min(each[0].calls[-1] for each in curves.values())
@@ -455,12 +447,13 @@ def report(curves: Mapping[str, Sequence[Curve]]) -> None:
     for name, runs in curves.items():
         per = runs[0].calls[-1] / runs[0].updates[-1]
         ends, equal = [r.end() for r in runs], [r.at_calls(least) for r in runs]
-        print(f"  {name:30} {per:12,.0f}  {interval(ends):28} {interval(equal)}")
+        print(f"  {name:30} {per:12,.0f}  {f'{over_seeds(ends):.3f}':28} {over_seeds(equal):.3f}")
         if name != first:
             beside = curves[first]
             ends = [a - b.end() for a, b in zip(ends, beside, strict=True)]
             equal = [a - b.at_calls(least) for a, b in zip(equal, beside, strict=True)]
-            print(f"  {'  less ' + first:30} {'':12}  {interval(ends):28} {interval(equal)}")
+            print(f"  {'  less ' + first:30} {'':12}  {f'{over_seeds(ends):.3f}':28} "
+                  f"{over_seeds(equal):.3f}")  # fmt: skip
 
 
 # ---- the picture

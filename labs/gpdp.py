@@ -16,7 +16,6 @@ Takes: half a minute.
 """
 
 import argparse
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from strop import UserError
 from strop.api.plot import Plot
-from strop.evaluation.seeds import over_seeds
+from strop.evaluation.seeds import POSITIVE, SHARE, over_seeds
 from strop.report.charts import COLOURS, Chart
 
 Floats = NDArray[np.float64]
@@ -231,14 +230,6 @@ def one_seed(seed: int, draws: int, times: int) -> dict[str, Managed]:
     return managed
 
 
-def interval(values: Sequence[float], most: float = math.inf) -> str:
-    """Mean and 95% Student-t interval over seeds."""
-    if len({*values}) < 2:
-        return f"{values[0]:.3f}"
-    found = over_seeds(values, within=(0.0, most))
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="A Gaussian process inside dynamic programming.")
@@ -254,7 +245,8 @@ def main(words: Sequence[str] | None = None) -> None:
     traces = []
     for colour, name in zip(COLOURS, seeds[0], strict=False):
         shares, alive = [s[name].share for s in seeds], [s[name].alive for s in seeds]
-        print(f"{name:8} share of the best income {interval(shares)}, alive {interval(alive, 1.0)}")
+        print(f"{name:8} share of the best income {over_seeds(shares, POSITIVE):.3f}, "
+              f"alive {over_seeds(alive, SHARE):.3f}")  # fmt: skip
         escaped = np.mean([GRID - s[name].harvest for s in seeds], axis=0)
         traces.append({"x": GRID.tolist(), "y": escaped.tolist(), "name": name, "mode": "lines",
                        "line": {"color": colour, "width": 2}})  # fmt: skip

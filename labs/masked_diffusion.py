@@ -513,14 +513,6 @@ def report_decoding(models: int) -> None:
         print(line, flush=True)
 
 
-def interval(values: Sequence[float]) -> str:
-    """Mean and 95% Student-t interval over seeds."""
-    if len({*values}) < 2:
-        return f"{values[0]:.3f}"
-    found = over_seeds(values)
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
-
-
 def report_training(seeds: int, sizes: Sizes, imitation: int) -> dict[str, list[Curve]]:
     """A model that has imitated, how it is decoded, and both ways of training it on."""
     puzzles, test = Puzzles.of("train"), Puzzles.of("held_out").first(sizes.held_out)
@@ -537,9 +529,9 @@ def report_training(seeds: int, sizes: Sizes, imitation: int) -> dict[str, list[
         first = getattr(curves["trajectory"][0], split)[0]
         print(f"{split}: {first:.3f} before, after {sizes.updates} updates", flush=True)
         for name, values in ends.items():
-            print(f"  {name:32} {interval(values)}")
+            print(f"  {name:32} {over_seeds(values):.3f}")
         apart = [a - b for a, b in zip(*ends.values(), strict=True)]
-        print(f"  {'trajectory less one step':32} {interval(apart)}")
+        print(f"  {'trajectory less one step':32} {over_seeds(apart):.3f}")
     return curves
 
 

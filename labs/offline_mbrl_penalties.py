@@ -204,14 +204,6 @@ def tuned(penalty: str, sets: Sequence[Studied]) -> tuple[float, int]:
     return max(choices, key=lambda own: np.mean([s.returns[penalty, *own] for s in sets]))
 
 
-def interval(values: Sequence[float]) -> str:
-    """Mean and 95% Student-t interval over data sets."""
-    if len({*values}) < 2:
-        return f"{values[0]:.3f}"
-    found = over_seeds(values)
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="Penalties on what a model does not know.")
@@ -226,18 +218,18 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     free = [each.returns["mixture", 0.0, 7] for each in judged]
     best = true_return(planned(REAL, np.zeros(REAL.shape[:2])))
-    print(f"no penalty: true return {interval(free)}; the best policy {best:.3f}")
+    print(f"no penalty: true return {over_seeds(free):.3f}; the best policy {best:.3f}")
     traces = []
     for colour, name in zip(COLOURS, PENALTIES, strict=False):
         print(name)
         for number in NUMBERS:
             ranks = [s.calibration[name, number] for s in judged]
-            print(f"  {number:2} models: rank correlation with the error {interval(ranks)}")
+            print(f"  {number:2} models: rank correlation with the error {over_seeds(ranks):.3f}")
         at = tuned(name, tuning)
         hand, own = ([s.returns[name, *each] for s in judged] for each in (BY_HAND, at))
-        print(f"  true return: weight 1, 7 models {interval(hand)}")
-        print(f"    tuned, weight {at[0]:g}, {at[1]} models {interval(own)}, more by "
-              f"{interval([a - b for a, b in zip(own, hand, strict=True)])}")  # fmt: skip
+        print(f"  true return: weight 1, 7 models {over_seeds(hand):.3f}")
+        print(f"    tuned, weight {at[0]:g}, {at[1]} models {over_seeds(own):.3f}, more by "
+              f"{over_seeds([a - b for a, b in zip(own, hand, strict=True)]):.3f}")  # fmt: skip
         mean = [float(np.mean([s.returns[name, w, 7] for s in judged])) for w in WEIGHTS]
         traces.append({"x": list(range(len(WEIGHTS))), "y": mean, "name": name,
                        "mode": "lines+markers", "line": {"color": colour, "width": 2}})  # fmt: skip

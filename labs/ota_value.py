@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from strop import UserError
 from strop.api.plot import Plot
-from strop.evaluation.seeds import over_seeds
+from strop.evaluation.seeds import SHARE, over_seeds
 from strop.report.charts import COLOURS, Chart
 
 GAMMA, EXPECTILE, POLYAK, RATE = 0.99, 0.7, 0.005, 3e-4  # HIQL's
@@ -159,14 +159,6 @@ def consistency(values: nn.Module, corridor: Tensor) -> list[float]:
     return shares
 
 
-def interval(values: Sequence[float]) -> str:
-    """Mean and 95% Student-t interval over seeds."""
-    if len({*values}) < 2:
-        return f"{values[0]:.3f}"
-    found = over_seeds(values, within=(0.0, 1.0))
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="Values on a coarser time axis.")
@@ -188,7 +180,8 @@ def main(words: Sequence[str] | None = None) -> None:
     print("order consistency by the goal's distance, up to " + ", ".join(map(str, BANDS)))
     for colour, (name, n, updates) in zip(COLOURS, runs, strict=False):
         found = [consistency(*learnt(sizes, n, seed, updates)) for seed in range(options.seeds)]
-        print(f"  {name:18} " + "; ".join(map(interval, zip(*found, strict=True))), flush=True)
+        means = [over_seeds(values, within=SHARE) for values in zip(*found, strict=True)]
+        print(f"  {name:18} " + "; ".join(f"{mean:.3f}" for mean in means), flush=True)
         mean = np.mean(found, axis=0).tolist()
         traces.append({"x": list(BANDS), "y": mean, "name": name, "mode": "lines+markers",
                        "line": {"color": colour, "width": 2}})  # fmt: skip

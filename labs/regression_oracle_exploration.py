@@ -156,14 +156,6 @@ def falls(greedy: Sequence[float]) -> float:
     return sum(max(0.0, a - b) for a, b in pairwise(greedy)) / (len(greedy) - 1)
 
 
-def interval(values: Sequence[float]) -> str:
-    """Mean and 95% Student-t interval over seeds."""
-    if len({*values}) < 2:
-        return f"{values[0]:+.3f}"
-    found = over_seeds(values)
-    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
-
-
 def compared(courses: dict[str, list[Course]]) -> None:
     """Print each rule, and its difference from uniform exploration on the same payments."""
     for name, own in courses.items():
@@ -172,14 +164,15 @@ def compared(courses: dict[str, list[Course]]) -> None:
               f"{own[0].rarest[0]} -> {own[0].rarest[-1]} logs, success in logs "
               f"{own[0].successes[0]:.2f} -> {own[0].successes[-1]:.2f}")  # fmt: skip
         change = [c.greedy[-1] - c.greedy[0] for c in own]
-        print(f"    greedy policy, last generation - first: {interval(change)}")
+        print(f"    greedy policy, last generation - first: {over_seeds(change):+.3f}")
         if name != "uniform":
             pairs = list(zip(own, courses["uniform"], strict=True))
             more = [float(np.mean(c.explored) - np.mean(u.explored)) for c, u in pairs]
-            print(f"    less uniform: exploring {interval(more)}")
+            print(f"    less uniform: exploring {over_seeds(more):+.3f}")
             lost = [falls(c.greedy) - falls(u.greedy) for c, u in pairs]
             last = [c.greedy[-1] - u.greedy[-1] for c, u in pairs]
-            print(f"    less uniform: greedy, last {interval(last)}, falls {interval(lost)}")
+            print(f"    less uniform: greedy, last {over_seeds(last):+.3f}, "
+                  f"falls {over_seeds(lost):+.3f}")  # fmt: skip
 
 
 def drawn(title: str, courses: dict[str, list[Course]]) -> Chart:

@@ -313,22 +313,18 @@ def report(results: Sequence[Result]) -> None:
     print(f"router right: {', '.join(f'{each.routed_right:.3f}' for each in results)}")
     whole = ("model", "one adapter", "routed", "routed rightly")
     for who in (*whole, *(f"{who}, deficits" for who in whole if who != "routed")):
-        print(f"{who:25} {interval([each.scores[who] for each in results])}")
+        print(f"{who:25} {of_seeds([each.scores[who] for each in results])}")
     gain = [each.scores["routed"] - each.scores["one adapter"] for each in results]
-    print(f"routed - one adapter: {interval(gain)}")
+    print(f"routed - one adapter: {of_seeds(gain)}")
     spent = [sum(v for k, v in each.tokens.items() if k != "one adapter") for each in results]
     print(
         f"tokens: {spent} with deficits, {[each.tokens['one adapter'] for each in results]} alone"
     )
 
 
-def interval(values: Sequence[float]) -> str:
-    """Mean and interval."""
-    shown = ", ".join(f"{value:.3f}" for value in values)
-    if len({*values}) < 2:  # one seed, or what does not depend on it
-        return shown
-    found = over_seeds(values)
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f}; seeds {shown})"
+def of_seeds(values: Sequence[float]) -> str:
+    """Mean, interval and what each seed gives."""
+    return f"{over_seeds(values):.3f}; seeds {', '.join(f'{value:.3f}' for value in values)}"
 
 
 def main(words: Sequence[str] | None = None) -> None:

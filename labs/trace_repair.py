@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import strop
-from strop.api.evaluate import interval
 from strop.environments.built_in.trace_repair import TraceRepair, task_of
 from strop.evaluation.seeds import over_seeds
 
@@ -147,11 +146,6 @@ def picture(curves: dict[str, list[dict[int, float]]], where: Path) -> None:
     )
 
 
-def mean(values: Sequence[float]) -> str:
-    """Mean and 95% interval over seeds, where there are several."""
-    return interval(over_seeds(values)) if len(set(values)) > 1 else f"{values[0]:.3f}"
-
-
 def report(seeds: Sequence[int], sizes: Sizes, out: Path) -> dict[str, list[dict[int, float]]]:
     """Train, and print both arms and the gap."""
     blind, reader = bounds(sizes)
@@ -165,7 +159,8 @@ def report(seeds: Sequence[int], sizes: Sizes, out: Path) -> dict[str, list[dict
     for step in sorted(curves["with"][0]):
         both = [[one[step] for one in curves[arm]] for arm in ARMS]
         gaps = [a - b for a, b in zip(*both, strict=True)]
-        print(f"step {step:3}: with {mean(both[0])}, without {mean(both[1])}, gap {mean(gaps)}")
+        own, other, gap = map(over_seeds, (*both, gaps))
+        print(f"step {step:3}: with {own:.3f}, without {other:.3f}, gap {gap:.3f}")
     return curves
 
 

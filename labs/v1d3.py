@@ -186,14 +186,6 @@ def served(
     return incomes
 
 
-def interval(values: Sequence[float]) -> str:
-    """Mean and 95% Student-t interval over seeds."""
-    if len({*values}) < 2:
-        return f"{values[0]:.1f}"
-    found = over_seeds(values)
-    return f"{found.value:.1f} ({found.low:.1f} to {found.high:.1f})"
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="One value that dispatches and repositions.")
@@ -220,13 +212,14 @@ def main(words: Sequence[str] | None = None) -> None:
         for colour, (policy, days) in zip(COLOURS, found.items(), strict=False):
             mean = [float(np.mean(each)) for each in days]
             more = [a - float(np.mean(b)) for a, b in zip(mean, found["myopic"], strict=True)]
-            print(f"  {policy:8} {interval(mean)}, more than myopic by {interval(more)}")
+            print(f"  {policy:8} {over_seeds(mean):.1f}, "
+                  f"more than myopic by {over_seeds(more):.1f}")  # fmt: skip
             traces.append({"x": list(range(1, options.days + 1)), "name": policy, "mode": "lines",
                            "y": np.mean(days, axis=0).tolist(),
                            "line": {"color": colour, "width": 2}})  # fmt: skip
         pairs = zip(found["mixed"], found["online"], strict=True)
         more = [float(np.mean(a) - np.mean(b)) for a, b in pairs]
-        print(f"  mixed more than online by {interval(more)}")
+        print(f"  mixed more than online by {over_seeds(more):.1f}")
         charts.append(Chart(f"{title}: income by day", "", tuple(traces), {"showlegend": True}))
     if options.picture:
         try:

@@ -189,12 +189,12 @@ def paired(curves: Path) -> str:
              "| --- | --- | --- | --- |"]  # fmt: skip
     for name, p in zip(methods, [None, *p_values], strict=True):
         own = over_seeds(of[name], within=(0, 1))
-        line = f"| {name} | {own.value:.3f} ({own.low:.3f} to {own.high:.3f}) "
+        line = f"| {name} | {own:.3f} "
         if p is None:
             lines.append(f"{line}| | |")
             continue
         gap = paired_difference(of[name], of[methods[0]], within=(0, 1))
-        lines.append(f"{line}| {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f}) | {p:.3f} |")
+        lines.append(f"{line}| {gap:+.3f} | {p:.3f} |")
     return "\n".join(lines)
 
 

@@ -51,6 +51,11 @@ def test_quantile_and_probability_match_scipy(df: int) -> None:
         assert found == pytest.approx(inside, rel=1e-9, abs=1e-12)
 
 
+def test_an_estimate_is_written_with_its_interval() -> None:
+    assert f"{over_seeds([0.25, 0.5, 0.75]):+.2f}" == "+0.50 (-0.12 to +1.12)"
+    assert f"{over_seeds([0.25]):.3f}" == "0.250"
+
+
 def test_p_value_matches_scipy() -> None:
     ours, theirs = [0.31, 0.42, 0.55, 0.48], [0.29, 0.44, 0.47, 0.41]
     assert paired_p(ours, theirs) == pytest.approx(stats.ttest_rel(ours, theirs).pvalue, rel=1e-9)

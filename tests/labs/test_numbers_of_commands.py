@@ -17,7 +17,3 @@ from opened import opened
 )
 def test_less_than_one_is_refused(name, words, refused):
     assert f"{words.split()[0]} must be at least 1" in refused(opened(name).main, words.split())
-
-
-def test_one_seed_has_no_interval():
-    assert opened("regression_oracle_exploration").interval([0.25]) == "+0.250"

@@ -71,13 +71,17 @@ def limits(mean: Any, half: Any, within: Within = ANYTHING) -> tuple[Any, Any]:
 
 class SeedEstimate(NamedTuple):
     """A mean over seeds with its interval; the limits are NaN where the seeds give no width: for
-    one seed, and where all values are equal.
+    one seed, and where all values are equal. `f"{estimate:.3f}"` is `0.512 (0.480 to 0.544)`.
     """
 
     value: float
     low: float
     high: float
     n_seeds: int
+
+    def __format__(self, form: str) -> str:
+        value, low, high = (format(number, form) for number in self[:3])
+        return value if math.isnan(self.low) else f"{value} ({low} to {high})"
 
 
 def over_seeds(values: Sequence[float], within: Within = ANYTHING) -> SeedEstimate:
