@@ -124,6 +124,9 @@ def test_one_prompt(entry, stages):
 @every("entry", KEEPING)
 def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path):
     place = stages.of(entry)
+    if hasattr(place.part, "detect_at"):  # at its default behind the end of such short answers
+        part = parts.replace(place.part, detect_at=3)
+        place = dataclasses.replace(place, use=dataclasses.replace(place.use, part=part))
     draws = draws_of(place, 4, 2)
     state = place.part.init()
     for step in (1, 2, 3):
@@ -132,6 +135,7 @@ def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path
         state = new if new is not None else state
         if hasattr(place.part, "update"):
             state = parts.update(place.use, batch, state)
+    assert not alike(state, place.part.init())
 
 
 class Recording(TableEngine):

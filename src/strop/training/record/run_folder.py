@@ -213,7 +213,8 @@ class Record:
         of them.
         """
         for folder in (self.rollouts, self.tokens) if keep else ():
-            for path in sorted(folder.glob("step-*.parquet"))[:-keep]:
+            files = sorted(folder.glob("step-*.parquet"), key=lambda path: (len(path.name), path))
+            for path in files[:-keep]:
                 path.unlink()
 
 
