@@ -2,7 +2,7 @@
 
 from strop.batch.columns import OF_REFERENCE, REFRESHED, is_current
 from strop.method import part as parts
-from strop.method.algorithm import JUDGED, Algorithm, Method, around_refresh, wanted_columns
+from strop.method.algorithm import Algorithm, Method, around_refresh, wanted_columns
 
 # Facts of probes that use the engine or the policy once more.
 ASKING = {"samples_again": "further answers", "scores_again": "forward passes over further texts"}
@@ -29,11 +29,8 @@ def _is_taught(algorithm: Algorithm) -> bool:
     """Whether the algorithm learns from its reference alone. The reference then has to be another
     model, unless it reads other prompts.
     """
-    if around_refresh(algorithm)[0]:
-        return False
-    learns = algorithm.reads(("terms",))
-    before = algorithm.reads(("advantage",)) if "advantage_T" in learns else frozenset()
-    return bool(OF_REFERENCE & (learns | before)) and not JUDGED & (learns | before)
+    refreshed, learns = around_refresh(algorithm)[0], algorithm.reads(("advantage", "terms"))
+    return bool(OF_REFERENCE & learns) and not refreshed and not algorithm.reward_columns()
 
 
 def costs(method: Method) -> tuple[str, ...]:
