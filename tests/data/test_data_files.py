@@ -51,7 +51,12 @@ def write_parquet(path, rows):
     return path
 
 
-WRITERS = {"jsonl": write_jsonl, "csv": write_csv, "parquet": write_parquet}
+def write_json(path, rows):
+    path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return path
+
+
+WRITERS = {"jsonl": write_jsonl, "json": write_json, "csv": write_csv, "parquet": write_parquet}
 
 
 def rows_of(prompts):
@@ -214,6 +219,14 @@ def test_missing_file_names_its_neighbour(tmp_path):
         ("a.jsonl", '{"prompt": [{"role": "user", "text": "x"}]}\n', "has no 'content'"),
         ("a.jsonl", '{"prompt": [{"role": "user", "content": 3}]}\n', "is not text"),
         ("a.jsonl", '{"prompt": "x", "completions": 1}\n', "a column 'completions'"),
+        ("a.json", " [ ]\n", "has no rows"),
+        ("a.json", '[{"prompt": "x"},\n]', "(Expecting ',' or ']' at column 17): write one list"),
+        ("a.json", '[{"prompt": "x"},\n{"prompt": }]', "(Expecting value at line 2, column 12)"),
+        ("a.json", '[{"prompt": "x"}\n', "(Expecting ',' or ']' at column 17)"),
+        ("a.json", '[{"prompt": "x"}] []', "(Extra data behind the list at column 18)"),
+        ("a.json", '[{"prompt": "x"},\n3]', "row 2, from line 2, is a JSON int, not an object"),
+        ("a.json", '[\n{"a": 1, "a": 2}]', "row 1, from line 2, is not valid JSON (the key 'a' st"),
+        ("a.json", '{"data": []}', "no column 'prompt'; its columns are data"),
         ("a.csv", "prompt,answer\nx,1\ny,2,3\n", "line 3 has 3 fields, the header has 2"),
         ("a.csv", 'prompt,answer\n"x\ny",1\nz\n', "line 4 has 1 fields"),
         ("a.csv", "prompt,answer\nx,1\n\ny,2\n", "line 3 is empty"),
@@ -234,6 +247,10 @@ def test_empty_lines_at_the_end_and_byte_order_mark_are_read(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "x"}\r\n\r\n\n')
     assert [p.prompt for p in load_data(path).train] == ["x"]
+    path.rename(tmp_path / "a.json")
+    assert [p.prompt for p in load_data(tmp_path / "a.json").train] == ["x"]
+    (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbf\r\n[{"prompt": "x"}]\r\n')
+    assert [p.prompt for p in load_data(tmp_path / "a.json").train] == ["x"]
     table = tmp_path / "a.csv"
     table.write_bytes(b"\xef\xbb\xbfprompt\r\nx\r\n\r\n")
     assert [p.prompt for p in load_data(table).train] == ["x"]

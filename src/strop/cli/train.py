@@ -43,7 +43,7 @@ Task = Annotated[
 Data = Annotated[
     list[str] | None,
     typer.Option(
-        help="JSON Lines, Parquet or CSV file with a `prompt` column, a folder that `datasets` "
+        help="JSON (Lines), Parquet or CSV file with a `prompt` column, a folder that `datasets` "
         "saved, or `hf:NAME:SPLIT`; repeatable."
     ),
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from strop.data.row_files import Csv, JsonLines
+from strop.data.row_files import Csv, JsonLines, json_file
 from strop.data.row_tables import HUB, Parquet, folder, from_hub
 from strop.support.errors import UserError, did_you_mean
 
@@ -31,7 +31,7 @@ class Source(Protocol):
 
 
 def open_source(given: str | Path) -> Source:
-    """Open a .jsonl, .parquet or .csv file, a folder that `datasets` wrote, or a set `hf:NAME`.
+    """Open a file of one of `_READERS`, a folder that `datasets` wrote, or a set `hf:NAME`.
 
     CSV values are text. Raises UserError for a missing file, an unknown extension, content that
     cannot be read, and data without a row.
@@ -60,7 +60,8 @@ def _opened(given: str | Path) -> Source:
     if reader is None:
         raise UserError(
             f"data file {path} has the unknown extension {path.suffix!r}: it must be one of "
-            f"{', '.join(_READERS)}, a folder saved by datasets, or hf:NAME"
+            f"{', '.join(_READERS)}, a folder saved by datasets, hf:NAME, or hf:FOLDER of files "
+            "of any kind that datasets reads"
         )
     return reader(path)
 
@@ -81,6 +82,7 @@ def _siblings(path: Path) -> list[str]:
 
 _READERS: dict[str, Callable[[Path], Source]] = {
     ".jsonl": JsonLines,
+    ".json": json_file,
     ".parquet": Parquet,
     ".csv": Csv,
 }

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,17 @@ from strop.support.errors import UserError
 from strop.support.files import json_of, well_formed
 
 Row = dict[str, Any]
+DECODER = json.JSONDecoder()
+# Before the first element of a list, and between two or before the end.
+OPENING, BETWEEN = re.compile(r"\s*\[\s*"), re.compile(r"\s*+(?:,\s*+(?!\])|(?=\]))")
+FIRST = 4096  # bytes of a file, enough to see how it begins
 csv.field_size_limit(2**31 - 1)  # its own 131,072 characters are fewer than a long document has
 
 
 class JsonLines:
     """A file with one object per line; empty lines at its end do not count."""
+
+    wanted = "one complete object a line"
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -31,25 +38,14 @@ class JsonLines:
 
     def __getitem__(self, row: int) -> Row:
         """A row. Raises UserError, naming the line."""
-        number, line = row + 1, self._line(row)
-        if not line.strip():
-            raise UserError(f"{self.name} line {number} is empty: remove it")
+        text = self._text(row)
         try:
-            text = line.rstrip().decode()  # so that a line cut short ends in its own last column
             found = json_of(text, once=True)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(self.name, error) from error
         except ValueError as error:
-            why = str(error).partition(";")[0]
-            if isinstance(error, json.JSONDecodeError):
-                why = f"{error.msg} at column {error.colno}"
-            raise UserError(
-                f"{self.name} line {number} is not valid JSON ({why}): write one complete object a "
-                "line"
-            ) from error
+            raise _not_json(self._where(row), error, self.wanted) from error
         if not isinstance(found, dict):
             raise UserError(
-                f"{self.name} line {number} is a JSON {type(found).__name__}, not an object: write "
+                f"{self._where(row)} is a JSON {type(found).__name__}, not an object: write "
                 '{"prompt": ...}'
             )
         return well_formed(found) if "\\u" in text else found
@@ -57,6 +53,15 @@ class JsonLines:
     def crc(self) -> int:
         """The checksum of the file."""
         return self.content.crc()
+
+    def _where(self, row: int) -> str:
+        return f"{self.name} line {row + 1}"
+
+    def _text(self, row: int) -> str:
+        line = self._line(row).rstrip()  # so that a line cut short ends in its own last column
+        if not line:
+            raise UserError(f"{self._where(row)} is empty: remove it")
+        return _decoded(line, self.name)
 
     def _line(self, row: int) -> bytes:
         return self.content.between(int(self._starts[row]), int(self._starts[row + 1]))
@@ -74,6 +79,51 @@ class JsonLines:
         while len(self) and not self._line(len(self) - 1).strip():
             self._starts = self._starts[:-1]
         return self._starts
+
+
+class JsonList(JsonLines):
+    """A file with one list of objects. Its text is held in memory, however large it is."""
+
+    wanted = "one list of complete objects"
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def _where(self, row: int) -> str:
+        line = self._whole.count("\n", 0, self._starts[row]) + 1
+        return f"{self.name} row {row + 1}, from line {line},"
+
+    def _text(self, row: int) -> str:
+        return self._whole[self._starts[row] : self._ends[row]]
+
+    def _places(self) -> Any:
+        """Where each element begins; keeps where it ends, too."""
+        content = b"".join(self.content.chunks())[self.content.start :]
+        self._whole, self._ends = _decoded(content, self.name), array("q")
+        starts, whole = array("q"), self._whole
+        opening = OPENING.match(whole)
+        at = opening.end() if opening else 0
+        try:
+            while not whole.startswith("]", at):
+                starts.append(at)
+                end = DECODER.raw_decode(whole, at)[1]
+                self._ends.append(end)
+                found = BETWEEN.match(whole, end)
+                if found is None:
+                    raise json.JSONDecodeError("Expecting ',' or ']'", whole, end)
+                at = found.end()
+            if whole[at + 1 :].strip():
+                raise json.JSONDecodeError("Extra data behind the list", whole, at + 1)
+        except (ValueError, RecursionError) as error:
+            raise _not_json(self.name, error, self.wanted) from error
+        return starts
+
+
+def json_file(path: Path) -> JsonLines:
+    """Open a file of JSON: one list of objects, or JSON Lines under that name. Raises UserError."""
+    content = FileContent(path)
+    head = content.between(content.start, content.start + FIRST).lstrip()
+    return JsonList(path) if head.startswith(b"[") else JsonLines(path)
 
 
 class Csv:
@@ -136,6 +186,21 @@ class Csv:
                 yield line.decode()
             except UnicodeDecodeError as error:
                 raise _not_utf8(self.name, error) from error
+
+
+def _decoded(text: bytes, name: str) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise _not_utf8(name, error) from error
+
+
+def _not_json(where: str, error: Exception, wanted: str) -> UserError:
+    why = str(error).partition(";")[0]
+    if isinstance(error, json.JSONDecodeError):
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        why = f"{error.msg} at {line}column {error.colno}"
+    return UserError(f"{where} is not valid JSON ({why}): write {wanted}")
 
 
 def _not_utf8(name: str, error: UnicodeDecodeError) -> UserError:

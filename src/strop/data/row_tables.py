@@ -161,7 +161,7 @@ def folder(path: Path) -> Saved:
     """Open a folder that `save_to_disk` wrote. Raises UserError."""
     if not (path / "dataset_info.json").exists() and not (path / "dataset_dict.json").exists():
         raise UserError(
-            f"{path} is a folder that datasets did not save: give the data files themselves"
+            f"{path} is a folder that datasets did not save: give its data files, or hf:{path}"
         )
     package = _package(f"reading the folder {path}")
     try:

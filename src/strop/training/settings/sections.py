@@ -95,7 +95,7 @@ class DataSettings(Section):
     )
     files: tuple[str, ...] = Field(
         default=(),
-        description="JSON Lines, Parquet or CSV with a prompt column, a folder of datasets, or "
+        description="JSON, Parquet or CSV with a prompt column, a folder of datasets, or "
         "hf:NAME:CONFIG:SPLIT; NAME=FILE names a source",
     )
     weights: tuple[Annotated[FiniteFloat, Field(gt=0)], ...] = Field(
