@@ -287,7 +287,7 @@ def questions(
     lines.append("\n## Are ranks stable between regimes?\n")
     lines.append(
         "A regime beside itself compares the ranks of its even seeds with those of its odd ones: "
-        "they differ by chance alone. Each half has two or three seeds of a recipe, of `tiny` "
+        "they differ by chance alone. Each half has one to three seeds of a recipe, of `tiny` "
         "five; two regimes are compared with all seeds, which leaves less to chance.\n"
     )
     gains = {regime: numbers.gains(pairs) for regime, pairs in by_regime.items()}
