@@ -6,13 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strop.comparison.verdict import Compared, judge
+from strop.comparison.verdict import FEWEST_SEEDS, Compared, judge
 from strop.evaluation.samples import Floats
 from strop.evaluation.top_k import rank_correlation
 
 Row = Mapping[str, str]
 FEWEST_RECIPES = 8  # the fewest for which a rank correlation is shown
-FEWEST_SEEDS = 5  # the fewest for which an interval of a fit is
 FEWEST_RANKED = 3  # the fewest seeds of a recipe that is ranked
 DRAWS = 400
 NAMES = {  # a column of the rows, and its name among the numbers of `strop compare`
@@ -37,9 +36,9 @@ def paired(rows: Sequence[Row], one_base: bool = True) -> dict[str, list[Pair]]:
     good = [row for row in rows if not row["error"]]
     newest = {_of(row): _settings(row) for row in good}
     good = [row for row in good if newest[_of(row)] == _settings(row)]
-    if one_base and good:
-        *_, last = (row["baseline"] for row in good if row["words"] != row["baseline"])
-        good = [row for row in good if row["baseline"] == last]
+    bases = [row["baseline"] for row in good if row["words"] != row["baseline"]]
+    if one_base:  # of a regime that has begun with its baseline there is none yet
+        good = [row for row in good if row["baseline"] in bases[-1:]]
     by_key = {(row["words"], row["seed"], row["machine"]): row for row in good}
     found: dict[str, dict[str, Pair]] = {}
     for row in good:

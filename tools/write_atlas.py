@@ -18,7 +18,7 @@ from atlas_numbers import Pair, Row
 from docsite.known import Known, numbers_of, tables
 
 from strop.api.options import settings_of
-from strop.comparison.verdict import Compared
+from strop.comparison.verdict import FEWEST_SEEDS, Compared
 from strop.evaluation.seeds import SHARE, paired_difference
 from strop.evaluation.top_k import sharpe_ratio_at_k
 from strop.support.tables import read_rows
@@ -84,11 +84,7 @@ HEAD = (
 
 def _gap(found: Compared | None) -> str:
     gap = found.difference if found else None
-    return "-" if gap is None else f"{gap.value:+.3f}{_limits(gap.low, gap.high)}"
-
-
-def _limits(low: float, high: float) -> str:
-    return f" ({low:+.3f} to {high:+.3f})" if math.isfinite(low) else ""
+    return "-" if gap is None else f"{gap:+.3f}"
 
 
 def _ratio(pairs: Sequence[Pair], column: str) -> str:
@@ -102,8 +98,7 @@ def _at(pairs: Sequence[Pair], by: str) -> str:
     both = numbers.at_tokens(pairs, by)
     if not both:
         return "-"
-    gap = paired_difference([a for a, _ in both], [b for _, b in both], within=SHARE)
-    return f"{gap.value:+.3f}{_limits(gap.low, gap.high)}"
+    return f"{paired_difference(*zip(*both, strict=True), within=SHARE):+.3f}"
 
 
 @functools.cache
@@ -227,7 +222,7 @@ def nulls(regime: str, pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> 
     done = {(r["words"], r["seed"]) for r in rows if not r["error"]}  # some of them at a second try
     lines = [f"- {regime}: `{r['words']}` seed {r['seed']} failed: {r['error']}"
              for r in rows if r["error"] and (r["words"], r["seed"]) not in done]  # fmt: skip
-    few = f"fewer than {numbers.FEWEST_SEEDS} seeds, so nothing is decided against"
+    few = f"fewer than {FEWEST_SEEDS} seeds, so nothing is decided against"
     for verdict, told in (("lower", "below"), ("", few)):
         names = ", ".join(f"`{name}`" for name, each in verdicts.items() if each == verdict)
         lines += [f"- {regime}, {told} `grpo`: {names}"] if names else []
@@ -247,11 +242,12 @@ def _undecided(regime: str, found: Sequence[Compared]) -> list[str]:
     gaps = [each.difference.value for each in found if each.difference]
     if not gaps:
         return []
-    resolves = float(np.median([each.resolves for each in found if math.isfinite(each.resolves)]))
-    return [
+    line = (
         f"- {regime}, undecided against `grpo`: {len(found)} recipes, with differences of "
-        f"{min(gaps):+.3f} to {max(gaps):+.3f}; half of them resolve {resolves:.3f} or less"
-    ]
+        f"{min(gaps):+.3f} to {max(gaps):+.3f}"
+    )
+    known = [each.resolves for each in found if math.isfinite(each.resolves)]
+    return [f"{line}; half of them resolve {np.median(known):.3f} or less" if known else line]
 
 
 def audited() -> dict[str, dict[str, float]]:
@@ -291,7 +287,7 @@ def questions(
     lines.append("\n## Are ranks stable between regimes?\n")
     lines.append(
         "A regime beside itself compares the ranks of its even seeds with those of its odd ones: "
-        "they differ by chance alone. Each half has two or three seeds of a recipe, of `tiny` "
+        "they differ by chance alone. Each half has one to three seeds of a recipe, of `tiny` "
         "five; two regimes are compared with all seeds, which leaves less to chance.\n"
     )
     gains = {regime: numbers.gains(pairs) for regime, pairs in by_regime.items()}

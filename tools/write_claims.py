@@ -63,9 +63,10 @@ def together() -> str:
     for name, row in results().items():
         value, low, high = (float(row[key]) for key in ("difference", "low", "high"))
         df, half = int(row["seeds"]) - 1, (high - low) / 2
-        same = not half > 1e-9 * abs(value)  # for all seeds: nothing is left to chance
         away = abs(abs(value) - bounds[name])  # from 0, or from the distance that counts as equal
-        t = math.inf if same else away / half * t_quantile(0.975, df)
+        t = math.inf if away else 0.0  # the same for all seeds: nothing is left to chance
+        if half > 1e-9 * abs(value):
+            t = away / half * t_quantile(0.975, df)
         p_values.append(1 - central_probability(math.atan(t / df**0.5), df))
         decided.append(row["verdict"] != "not decided")
     kept = sum(each and p < LEVEL for each, p in zip(decided, holm(p_values), strict=True))

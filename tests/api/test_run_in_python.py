@@ -245,7 +245,7 @@ def test_a_score_without_a_value_is_shown() -> None:
 
 def test_prompts_that_are_left_out_are_told() -> None:
     found = strop.Evaluation("it", {}, 2)
-    assert repr(found) == "it, 2 prompts left out: too few scored answers"
+    assert repr(found) == "it, 2 prompts left out at the largest k: too few scored answers"
     assert "2 prompts left out" in found._repr_html_()
 
 

@@ -109,6 +109,13 @@ def test_a_page_names_any_method_and_no_place_of_this_machine(run, given, method
     assert "/home" not in page
 
 
+def test_a_page_says_that_its_step_was_chosen_by_a_score(run):
+    best = {"training": {"best": "eval/validation/pass@1"}, "evaluation": {"every": 1}}
+    said = "Step 1 was the best one by `eval/validation/pass@1`, so its own score flatters"
+    assert said in card("someone/small", config.make({"recipe": "grpo", **best}), run, 1)
+    assert "flatters" not in card("someone/small", config.make({"recipe": "grpo"}), run, 1)
+
+
 def test_a_dry_run_sends_nothing(strop, run, hub, tmp_path, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     result = strop("export", run, tmp_path / "model", "--push", "someone/small", "--dry-run")

@@ -187,6 +187,22 @@ def test_methods_with_other_rewards_or_without_scores_have_a_note(tmp_path: Path
     assert note.startswith("note on c: 75.0% of the rollouts of seed 7 trained nothing: no rew")
 
 
+def test_held_out_answers_without_a_score_have_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    the = plan(start=True)
+    counts = {"pass@1": 0.5, "num_rollouts": 9.0, "num_unscored": 0.0}
+    jobs = [Job(entry, 0, tmp_path, state="done") for entry in the.entries]
+    for job, unscored in zip(jobs, (0.0, 3.0), strict=True):
+        job.folder.mkdir(parents=True)
+        job.scores_file(4).write_text(json.dumps({**counts, "num_unscored": unscored}))
+    jobs[0].scores_file(0).write_text(json.dumps({**counts, "num_unscored": 1.0}))
+    monkeypatch.setattr("strop.comparison.scores.read_run", lambda _: run())
+    start, b = carry_out._unscored_heldout(collect(the, jobs)[0])
+    assert start.startswith(f"note on {START}: 10.00% of the held-out answers have no score")
+    assert b.startswith("note on b: 25.00% of the held-out answers of seed 0 after step 4 have no")
+
+
 def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Run, **scoring: object) -> Row:
     the = plan(**scoring)
     job = Job(the.entries[0], 0, tmp_path, state="done")

@@ -17,6 +17,15 @@ def test_by_hand():
     assert found["tool gain"].low <= 1 / 4 <= found["tool gain"].high
 
 
+def test_search_that_is_no_better_than_the_closed_book_gains_nothing():
+    """Of means of several answers, too; weights 1/2 and 3/4 of gains 1/4 and -1/4 by hand."""
+    needed = "tool gain where the book was needed"
+    half = [0.5, 0.25]
+    assert reading_gains(half, half, half)[needed].value == 0
+    found = reading_gains(half, half, [0.75, 0.0])[needed]
+    assert found.value == pytest.approx((1 / 8 - 3 / 16) / (5 / 4))
+
+
 def test_what_is_refused():
     with pytest.raises(UserError, match="scores of 1, 2, 2 questions"):
         reading_gains([1.0], [1.0, 0], [1.0, 0])

@@ -145,6 +145,17 @@ def test_k_beyond_the_smallest_prompt_names_it() -> None:
         summarise(example(), [0])
 
 
+def test_a_k_that_one_prompt_alone_has_samples_for_has_no_interval() -> None:
+    recall = {"recall@4": np.ones(7)}  # a measure's name may look like that of a score
+    found = summarise(replace(example(), measured=recall), [1, 4], leave_out=True)
+    for name in ("pass@4", "maj@4", "distinct@4"):
+        assert found[name].n_prompts == 1
+        assert math.isnan(found[name].low)
+        assert math.isnan(found[name].high)
+    assert (found["pass@1"].n_prompts, found["measures/recall@4"].n_prompts) == (2, 2)
+    assert found["measures/recall@4"][:3] == (1.0, 1.0, 1.0)
+
+
 def test_wrong_columns_are_refused() -> None:
     samples = example()
     with pytest.raises(UserError, match="length_B has 2 entries"):

@@ -134,6 +134,15 @@ def test_a_run_that_failed_is_named_until_it_is_repeated() -> None:
     assert line == "- tiny: `b` seed 0 failed: no"
 
 
+def test_a_regime_may_have_rows_of_its_baseline_alone_and_recipes_equal_to_it() -> None:
+    base = [row("grpo", seed, "m", 0.5, curve="") for seed in range(5)]
+    assert atlas_numbers.paired(base) == {}
+    equal = [dict(each, recipe="a", words="a", sampled="1", **{"pass@16": "1"}) for each in base]
+    base = [dict(each, sampled="1", **{"pass@16": "1"}) for each in base]
+    undecided, _ = write_atlas.nulls("tiny", atlas_numbers.paired([*base, *equal]), equal)
+    assert undecided.endswith(": 1 recipes, with differences of +0.000 to +0.000")  # resolves none
+
+
 def test_scores_at_equal_tokens() -> None:
     ours = row("a", 0, "m", 0, curve="0 0.4 0.8", sampled_at="0 100 200")
     theirs = row("grpo", 0, "m", 0, curve="0 0.1 0.2", sampled_at="0 50 100")

@@ -15,6 +15,7 @@ from strop.rewards.source import reward_names
 from strop.support.files import text_of
 from strop.support.tables import markdown_table
 from strop.tracking.metrics_file import is_number, read_metrics
+from strop.training.record.best import race_of
 from strop.training.record.versions import read_environment
 from strop.training.settings.config import RunConfig
 
@@ -40,7 +41,7 @@ def card(name: str, settings: RunConfig, run: Path | None = None, step: int = 0)
             f"`{_short(base)}`, trained by {_method(settings)} for {taken} with strop.",
             "",
         ]
-        text += [*_data(settings), *_scores(run, step), *_set(run), *_versions(run)]
+        text += [*_data(settings), *_scores(run, step, settings), *_set(run), *_versions(run)]
     if _is_of_a_hub(base):
         header["base_model"] = base
     lines = [f"{key}: {json.dumps(value)}" for key, value in header.items()]
@@ -82,8 +83,10 @@ def _data(settings: RunConfig) -> list[str]:
     return [*found, ""]
 
 
-def _scores(run: Path, step: int) -> list[str]:
-    """The first validation, and the last one up to the step with its interval."""
+def _scores(run: Path, step: int, settings: RunConfig) -> list[str]:
+    """The first validation, and the last one up to the step with its interval; whether the step was
+    chosen by it.
+    """
     lines = [line for line in read_metrics(run) if line["step"] <= step]
     found = []
     for key in dict.fromkeys(key for line in lines for key in line if SCORE.fullmatch(key)):
@@ -96,7 +99,12 @@ def _scores(run: Path, step: int) -> list[str]:
             )
             found.append((key.removeprefix("eval/"), *cells))
     table = markdown_table(("score", "at first", "at last"), found)
-    return ["## Validation", "", table, ""] if found else []
+    best = settings.training.best
+    chosen = [
+        f"Step {step} was the best one by `{best}`, so its own score flatters the model: "
+        "expect a worse one on other prompts.", "",
+    ] if best and race_of(settings, run, step).step == step else []  # fmt: skip
+    return ["## Validation", "", table, "", *chosen] if found else []
 
 
 def _band(line: Mapping[str, Any], key: str) -> str:

@@ -57,7 +57,7 @@ class Evaluation:
 
     @property
     def _head(self) -> str:
-        left = f", {self.num_left_out} prompts left out: too few scored answers"
+        left = f", {self.num_left_out} prompts left out at the largest k: too few scored answers"
         return f"{self.title}{left if self.num_left_out else ''}"
 
 

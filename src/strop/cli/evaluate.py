@@ -134,4 +134,6 @@ def _show(evaluated: Any, title: str, num_samples: int) -> None:
     console = plain_console()
     console.print(table)
     if evaluated.num_left_out:
-        console.print(f"{evaluated.num_left_out} prompts left out: too few scored answers")
+        console.print(
+            f"{evaluated.num_left_out} prompts left out at the largest k: too few scored answers"
+        )

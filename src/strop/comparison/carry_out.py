@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from strop.comparison.page import write_page
-from strop.comparison.plan import Plan
+from strop.comparison.plan import START, Plan
 from strop.comparison.runs import Job, jobs_of, last_step, latest, work
 from strop.comparison.scores import RequestedMetrics, Row, collect
 from strop.comparison.table import write_tables
@@ -170,7 +170,8 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
             done = [job for job in jobs if job.state == "done"]
             again = validation_scores(plan, done, tuning.metric, needed=False)
             tried = seen_again(tried, again, tuning.metric)
-        notes = (*_other_rewards(plan), *_unscored(runs, folder), *_alike(jobs))
+        notes = (*_other_rewards(plan), *_unscored(runs, folder), *_unscored_heldout(rows),
+                 *_alike(jobs))  # fmt: skip
         failed = [f"failed: {line}" for line in failures]
         outcome = Outcome(plan, tuple(rows), tuple(failures), len(jobs), notes, tuple(tried))
         if rows:
@@ -240,6 +241,22 @@ def _unscored(runs: Mapping[str, Mapping[int, Run]], folder: Path) -> list[str]:
                 f"note on {label}: {means[worst]:.1%} of the rollouts of seed {worst} trained "
                 "nothing: no reward applied to them (None), or one failed; `strop doctor` on its "
                 f"run in {folder / 'runs'} says which"
+            )
+    return found
+
+
+def _unscored_heldout(rows: Sequence[Row]) -> list[str]:
+    """Notes on methods with held-out answers without a score, which no number counts."""
+    found = []
+    for label in dict.fromkeys(row.label for row in rows):
+        worst = max((row for row in rows if row.label == label), key=lambda row: row.unscored)
+        if worst.unscored:
+            of = "" if label == START else f" of seed {worst.seed} after step {worst.step}"
+            found.append(
+                f"note on {label}: {worst.unscored:.2%} of the held-out answers{of} have no score "
+                "and count in no number, so that a method may be judged on easier prompts: no "
+                "reward applied to them (None), or one failed; remove the run's heldout files to "
+                "score again"
             )
     return found
 

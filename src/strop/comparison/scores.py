@@ -67,13 +67,16 @@ def _unknown(what: str, who: str, name: str, known: Sequence[str]) -> UserError:
 
 
 class Row(NamedTuple):
-    """The results of one run at one scored step; by_prompt: scores of each held-out prompt."""
+    """The results of one run at one scored step; by_prompt: scores of each held-out prompt;
+    unscored: share of the held-out answers that have none.
+    """
 
     label: str
     seed: int
     step: int
     found: dict[str, float]
     by_prompt: Mapping[str, Floats] = MappingProxyType({})
+    unscored: float = 0.0
 
 
 def collect(plan: Plan, jobs: Sequence[Job]) -> tuple[list[Row], dict[str, dict[int, Run]]]:
@@ -86,19 +89,21 @@ def collect(plan: Plan, jobs: Sequence[Job]) -> tuple[list[Row], dict[str, dict[
         run = read_run(job.folder)
         runs.setdefault(job.entry.label, {})[job.seed] = run
         if scoring.start and not rows and (path := job.scores_file(0)).exists():
-            found, _ = _heldout(path, scoring.ks)
-            rows += [Row(START, job.seed, step, found) for step in scoring.at]
+            found, _, unscored = _heldout(path, scoring.ks)
+            rows += [Row(START, job.seed, step, found, unscored=unscored) for step in scoring.at]
         for step in scoring.at:
-            found, by_prompt = _heldout(job.scores_file(step), scoring.ks)
+            found, by_prompt, unscored = _heldout(job.scores_file(step), scoring.ks)
             found |= _course(scoring, run, step)
-            rows.append(Row(job.entry.label, job.seed, step, found, by_prompt))
+            rows.append(Row(job.entry.label, job.seed, step, found, by_prompt, unscored))
     if scoring.by != "steps" and runs:
         rows = at_budget(plan, runs)
     return rows, runs
 
 
-def _heldout(path: Path, ks: Sequence[int]) -> tuple[dict[str, float], dict[str, Floats]]:
-    """The scores from `strop eval`, overall and of each prompt."""
+def _heldout(path: Path, ks: Sequence[int]) -> tuple[dict[str, float], dict[str, Floats], float]:
+    """The scores from `strop eval`, overall and of each prompt, and the share of answers without
+    one.
+    """
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -106,7 +111,9 @@ def _heldout(path: Path, ks: Sequence[int]) -> tuple[dict[str, float], dict[str,
     names = [f"pass@{k}" for k in ks]
     names += [f"{kind}@{k}" for kind in ("maj", "distinct") for k in ks if k > 1]
     each = {n: np.array(x, dtype=np.float64) for n, x in found.get("by_prompt", {}).items()}
-    return {n: float(found[n]) for n in (*names, *HELDOUT) if found.get(n) is not None}, each
+    scores = {n: float(found[n]) for n in (*names, *HELDOUT) if found.get(n) is not None}
+    without, scored = (found.get(f"num_{what}", 0.0) for what in ("unscored", "rollouts"))
+    return scores, each, without / max(without + scored, 1.0)
 
 
 def _course(scoring: Scoring, run: Run, step: int) -> dict[str, float]:

@@ -4,7 +4,8 @@
     reading gap = passages given - own search
 
 A question that is answered closed book does not test search, so the gain is also taken over the
-others. The modes and the formulas are those of a survey of memory in language models.
+others: weighted by 1 - closed book, where scores are means of several answers. The modes and the
+formulas are those of a survey of memory in language models.
 """
 
 import numpy as np
@@ -36,7 +37,7 @@ def reading_gains(
     unknown_P = 1 - closed_P
     statistics: dict[str, Statistic] = {
         "tool gain": mean_over_prompts(search_P - closed_P),
-        "tool gain where the book was needed": share(unknown_P * search_P, unknown_P),
+        "tool gain where the book was needed": share(unknown_P * (search_P - closed_P), unknown_P),
         "reading gap": mean_over_prompts(passages_P - search_P),
     }
     return bootstrap(statistics, len(closed_P), seed=seed)

@@ -125,7 +125,21 @@ def summarise(
         seed=seed,
         num_rollouts=len(kept.prompt_B),
     )
-    return estimates | _descriptions(samples, kept, len(groups.n_P))
+    return _of_enough(estimates, groups.n_P) | _descriptions(samples, kept, len(groups.n_P))
+
+
+def _of_enough(estimates: Mapping[str, Estimate], n_P: Ints) -> dict[str, Estimate]:
+    """The estimates, those at k with the number of prompts that have k samples; one alone gives no
+    interval.
+    """
+    found = dict(estimates)
+    for name, of in estimates.items():
+        kind, _, k = name.partition("@")
+        if kind in ("pass", "maj", "distinct"):
+            num = int((n_P >= int(k)).sum())
+            limits = (np.nan, np.nan) if num == 1 else (of.low, of.high)
+            found[name] = Estimate(of.value, *limits, num)
+    return found
 
 
 def as_json(estimates: Mapping[str, Estimate]) -> dict[str, float | None]:
