@@ -437,7 +437,8 @@ class CriticSettings(Section):
     )
     start: str = Field(
         default="",
-        description="checkpoint of a run of the same method, whose heads the run starts from",
+        description="checkpoint of a run whose method has the same heads, from which the run "
+        "starts",
     )
     target_tau: float = Field(
         default=0.1, gt=0, le=1,
