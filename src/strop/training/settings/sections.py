@@ -90,8 +90,8 @@ class DataSettings(Section):
     task: str = Field(
         default="",
         description="countdown, worked_countdown, reasoning_gym:NAME, traces:FILE, traces:live, an "
-        "environment or a list of environments, or agent:file.py:function, the only one that also "
-        "takes files; empty: the task of the shipped model",
+        "environment or a list of environments, or agent:file.py:function or verifiers:ADDRESS, "
+        "which alone also take files; empty: the task of the shipped model",
     )
     files: tuple[str, ...] = Field(
         default=(),
