@@ -15,7 +15,7 @@ from strop.inspection.data import read_step
 from strop.planning.recorded import _groups
 from strop.report.recorded import Recordings
 from strop.support.errors import UserError
-from strop.tracking.rollouts_file import read_table
+from strop.tracking.rollouts_file import read_table, rollouts_files
 from strop.tracking.watch import sampled
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -52,6 +52,13 @@ def test_trackers_are_given_nothing_of_a_step_without_rollouts(run: Path) -> Non
     path = run / "rollouts" / "step-000003.parquet"
     pq.write_table(pq.read_table(path).slice(0, 0), path)
     assert sampled(run, 3, 2) is None
+
+
+def test_files_come_in_the_order_of_their_steps(run: Path) -> None:
+    names = [f"step-{step:06d}.parquet" for step in (3, 999_999, 1_000_000)]
+    for name in names:
+        (run / "rollouts" / name).touch()
+    assert [path.name for path in rollouts_files(run)] == names
 
 
 @pytest.mark.parametrize("reader", READERS)

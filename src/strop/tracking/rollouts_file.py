@@ -13,7 +13,8 @@ from strop.support.errors import UserError
 
 def rollouts_files(folder: Path) -> list[Path]:
     """A run's files of rollouts, in the order of their steps."""
-    return sorted((folder / "rollouts").glob("step-*.parquet"))
+    found = (folder / "rollouts").glob("step-*.parquet")
+    return sorted(found, key=lambda path: (len(path.name), path))  # a name grows at step 1,000,000
 
 
 def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:

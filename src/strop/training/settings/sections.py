@@ -90,8 +90,8 @@ class DataSettings(Section):
     task: str = Field(
         default="",
         description="countdown, worked_countdown, reasoning_gym:NAME, traces:FILE, traces:live, an "
-        "environment or a list of environments, or agent:file.py:function, the only one that also "
-        "takes files; empty: the task of the shipped model",
+        "environment or a list of environments, or agent:file.py:function or verifiers:ADDRESS, "
+        "which alone also take files; empty: the task of the shipped model",
     )
     files: tuple[str, ...] = Field(
         default=(),
@@ -437,7 +437,8 @@ class CriticSettings(Section):
     )
     start: str = Field(
         default="",
-        description="checkpoint of a run of the same method, whose heads the run starts from",
+        description="checkpoint of a run whose method has the same heads, from which the run "
+        "starts",
     )
     target_tau: float = Field(
         default=0.1, gt=0, le=1,
