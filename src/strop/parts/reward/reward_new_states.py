@@ -10,6 +10,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
 
+SAME = 1e-9  # deviation over mean, below which all bonuses are equal up to rounding
 FORMS = ("product", "sum", "episodic", "global")
 
 
@@ -71,6 +72,7 @@ class RewardNewStates:
         bonus_K = self._bonus(first_K.double(), rare_K)
         moments = _more(state["moments"], bonus_K)
         deviation = math.sqrt(moments[2] / moments[0]) if moments[0] else 0.0
+        deviation = deviation if deviation > SAME * abs(moments[1]) else 0.0
         bonus_B = segments.total(bonus_K, rollout_K, num_rollouts).to(reward_B)
         bonus_B = torch.where(scored_B, self.beta * bonus_B / (deviation or 1.0), 0)
         metrics = {

@@ -82,7 +82,7 @@ class TrackSuccess:
             draw._replace(columns={**draw.columns, "past_success_B": p, "past_answers_B": n})
             for draw, p, n in zip(draws, success, answers, strict=True)
         )
-        seen = [p for p, n in zip(success, answers, strict=True) if n]
+        seen = [p for p in success if p == p]
         metrics = {
             "tracked/prompts": float(len(state["uid"])),
             "tracked/success": sum(seen) / max(len(seen), 1),
