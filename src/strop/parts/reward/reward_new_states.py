@@ -35,7 +35,8 @@ class RewardNewStates:
     Differs from the source: a rollout's bonuses are summed into its one reward; N grows between
     steps, so that rollouts of a step are paid alike; the forms with learnt embeddings are left out.
     Nearest part: reward_answered_turns, which pays for turns wherever they lead.
-    Edges: all b of one value -> s is 1; unscored rollouts stay; counts are in the checkpoint.
+    Edges: all b of one value, up to rounding -> s is 1; unscored rollouts stay; counts are in the
+    checkpoint.
     """
 
     # What a bonus of one deviation is worth, reward units. Default: released code (1).

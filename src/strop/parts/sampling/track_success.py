@@ -34,7 +34,8 @@ class TrackSuccess:
     Source: arXiv 2511.18902 (keep, fade); arXiv 2601.19280 (window, "any").
     Differs from the source: no.
     Nearest part: predict_success_from_history, which also covers prompts that were never drawn.
-    Edges: no scored answer -> as if not drawn; the state, keyed by uid, is in the checkpoint.
+    Edges: no scored answer -> as if not drawn; sums that have faded to 0 -> unknown; the state,
+    keyed by uid, is in the checkpoint.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("past_success_B", "past_answers_B")
