@@ -13,6 +13,7 @@ from strop.method.part import Read, Result, Use
 from strop.method.schedule import Linear
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.bound.gate_by_sequence_weight import GateBySequenceWeight
 from strop.parts.loss.penalty.hold_entropy_between_quantiles import HoldEntropyBetweenQuantiles
 from strop.support.errors import UserError
 
@@ -197,6 +198,9 @@ def test_a_field_of_two_numbers_takes_a_list_of_two():
     for levels in ([0.5], [0.1, 0.5, 0.9], [0.1, "much"]):
         with pytest.raises(UserError, match="levels takes a list of 2 numbers, got "):
             parts.replace(held, levels=levels)
+    # vespo's gate would weigh every answer 0
+    with pytest.raises(UserError, match="good takes numbers, and one is nan"):
+        parts.replace(GateBySequenceWeight(), good=[float("nan"), 3.0])
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ def fitting(where: str, hint: Any, old: Any, new: Any) -> Any:
         raise UserError(f"{where} must be a number, it is {new}")
     if isinstance(new, list):
         new = tuple(new)
+    if isinstance(new, tuple) and any(isinstance(each, float) and each != each for each in new):
+        raise UserError(f"{where} takes numbers, and one is nan: {new}")
     kinds = _kinds(hint, old)
     if str in kinds and new is None and type(None) not in kinds:
         new = "none"  # the notation reads the word none as None

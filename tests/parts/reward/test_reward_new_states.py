@@ -77,6 +77,10 @@ def test_edges():
     assert paid(part, part.init(), [3], [0])[0] == [1.0, 0.0]  # one value: no deviation
     assert paid(part, part.init(), [], [])[0] == [0.0, 0.0]
     assert paid(part, part.init(), [3, 3, 4], [0, 1, 1], scored=[False, True])[0][0] == 0
+    # seven bonuses of 1.1 have a mean that is not quite 1.1: a deviation of rounding is none
+    alike = RewardNewStates(form="sum", mix=0.1)
+    added, _ = paid(alike, alike.init(), list(range(7)), list(range(7)), num=7)
+    assert added == pytest.approx([1.1] * 7)
     with pytest.raises(UserError, match="form must be one of"):
         RewardNewStates(form="both")
 

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from builders import flat_batch
@@ -117,6 +119,15 @@ def test_draws_are_told_and_unknown_prompts_are_nan():
         {"tracked/prompts": 1.0, "tracked/success": 0.25, "tracked/frac_new": 2 / 3}
     )
     assert part((), part.init()).metrics["tracked/frac_new"] == 1.0
+
+
+def test_a_prompt_whose_answers_have_faded_away_is_unknown():
+    part = TrackSuccess(fade=0.0)
+    state = after(part, {4: [1, 0]}, {5: [1]})
+    found = part((Draw(4, 2), Draw(5, 2)), state)
+    assert math.isnan(found.value[0].columns["past_success_B"])
+    assert found.metrics["tracked/success"] == 1.0
+    assert found.metrics["tracked/frac_new"] == 0.5
 
 
 def test_bad_fields_and_a_sampler_without_a_tracker():

@@ -39,8 +39,8 @@ class ProbeAnswers:
     Differs from the source: the example takes log p = -10 for a token that is not among the 20, and
     has one reference.
     Nearest part: estimate_values_by_continuing, which finishes answers and grades them.
-    Edges: no room for an answer within the context, or a row without a reference -> NaN; prompts
-    without the reference's column -> UserError.
+    Edges: no room for an answer within the context, a row without a reference, or a failed request
+    -> NaN; prompts without the reference's column -> UserError.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("potential_T",)

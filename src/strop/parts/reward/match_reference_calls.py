@@ -46,7 +46,8 @@ class MatchReferenceCalls:
     writes: ClassVar[tuple[str, ...]] = ("reward_K", "reward_B")
     # "exact", "greedy" or "soft". Default: paper (exact; its code is greedy).
     matching: str = "exact"
-    # What a call without a reference earns; in reward units. Default: released code (0).
+    # What a call without a reference earns, in "soft" only where there are none; in reward units.
+    # Default: released code (0).
     unmatched: float = 0.0
     # Strength of the entropy in "soft". Default: released code (0.1).
     regularisation: float = 0.1

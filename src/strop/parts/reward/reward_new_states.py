@@ -10,6 +10,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
 
+SAME = 1e-9  # deviation over mean, below which all bonuses are equal up to rounding
 FORMS = ("product", "sum", "episodic", "global")
 
 
@@ -34,7 +35,8 @@ class RewardNewStates:
     Differs from the source: a rollout's bonuses are summed into its one reward; N grows between
     steps, so that rollouts of a step are paid alike; the forms with learnt embeddings are left out.
     Nearest part: reward_answered_turns, which pays for turns wherever they lead.
-    Edges: all b of one value -> s is 1; unscored rollouts stay; counts are in the checkpoint.
+    Edges: all b of one value, up to rounding -> s is 1; unscored rollouts stay; counts are in the
+    checkpoint.
     """
 
     # What a bonus of one deviation is worth, reward units. Default: released code (1).
@@ -71,6 +73,7 @@ class RewardNewStates:
         bonus_K = self._bonus(first_K.double(), rare_K)
         moments = _more(state["moments"], bonus_K)
         deviation = math.sqrt(moments[2] / moments[0]) if moments[0] else 0.0
+        deviation = deviation if deviation > SAME * abs(moments[1]) else 0.0
         bonus_B = segments.total(bonus_K, rollout_K, num_rollouts).to(reward_B)
         bonus_B = torch.where(scored_B, self.beta * bonus_B / (deviation or 1.0), 0)
         metrics = {

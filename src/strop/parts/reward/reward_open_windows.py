@@ -36,7 +36,8 @@ class RewardOpenWindows:
     Differs from the source: how the paper's targets are carried over is ours; the released code
     never passes on what its relaxed weight depends on, so there it is 1.
     Nearest part: penalise_overlong_softly.
-    Edges: paper: no target yet -> this step's mean, so lambda is 0; unscored rewards stay.
+    Edges: paper: no target yet -> this step's mean, so lambda is 0; all N of a difficulty equal and
+    above the target -> eps, 1e-8, is all that lambda is divided by; unscored rewards stay.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_B", "kl_weight_T", "difficulty_B")

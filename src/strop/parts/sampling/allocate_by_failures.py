@@ -47,7 +47,9 @@ class AllocateByFailures:
     Differs from the source: no; the formula is known from a note on the paper.
     Nearest part: predict_success_from_history, which writes the prior.
     Edges: U is convex where p B is small, so hopeless prompts may stay at `least` and equal
-    priors below about 1/2 share unequally; equal gains -> the first prompt.
+    priors below about 1/2 share unequally; equal gains -> the first prompt; more rollouts than
+    `most` of every prompt -> the rest is not spent; fewer than `least` of every prompt -> a smaller
+    `least`.
     """
 
     # Fewest rollouts of a prompt. Default: paper (2).

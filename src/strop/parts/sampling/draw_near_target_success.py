@@ -36,8 +36,8 @@ class DrawNearTargetSuccess(ChosenPrompts):
     Differs from the source: its adapter on another model's embeddings, and its calibration, were
     trained on answers of several models; here neither is trained.
     Nearest part: draw_uncertain_prompts, which only knows prompts that it drew.
-    Edges: references 0 -> half of num_prompts; references of equal success, or fewer than two
-    scored -> equal chances; embeddings and predictions are in the checkpoint.
+    Edges: references 0 -> half of num_prompts, at least 2; references of equal success, or fewer
+    than two scored -> equal chances; embeddings and predictions are in the checkpoint.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again", "scores_again"})

@@ -34,7 +34,8 @@ class TrackSuccess:
     Source: arXiv 2511.18902 (keep, fade); arXiv 2601.19280 (window, "any").
     Differs from the source: no.
     Nearest part: predict_success_from_history, which also covers prompts that were never drawn.
-    Edges: no scored answer -> as if not drawn; the state, keyed by uid, is in the checkpoint.
+    Edges: no scored answer -> as if not drawn; sums that have faded to 0 -> unknown; the state,
+    keyed by uid, is in the checkpoint.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("past_success_B", "past_answers_B")
@@ -82,7 +83,7 @@ class TrackSuccess:
             draw._replace(columns={**draw.columns, "past_success_B": p, "past_answers_B": n})
             for draw, p, n in zip(draws, success, answers, strict=True)
         )
-        seen = [p for p, n in zip(success, answers, strict=True) if n]
+        seen = [p for p in success if p == p]
         metrics = {
             "tracked/prompts": float(len(state["uid"])),
             "tracked/success": sum(seen) / max(len(seen), 1),

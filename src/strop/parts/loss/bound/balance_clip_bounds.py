@@ -33,7 +33,8 @@ class BalanceClipBounds:
     Source: arXiv 2510.18927; code WooooDyy/BAPO.
     Differs from the source: sums are of the update, the code's of a micro-batch over all ranks.
     Nearest part: clip_both_sides; equal to it when first and last bounds are equal.
-    Edges: no bad token -> first bounds; target out of reach -> last bounds.
+    Edges: no bad token -> first bounds; target out of reach -> last bounds; "paper" with one lower
+    bound -> first bounds, since its search ends where c_low cannot rise.
     """
 
     scope: ClassVar[str] = "update"

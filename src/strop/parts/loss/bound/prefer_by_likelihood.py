@@ -36,8 +36,8 @@ class PreferByLikelihood:
     int, rollout_T [T] int, gradient_T [T] bool.   Writes: objective_T [T] float.
     Source: arXiv 2405.14734, eq. 6; code princeton-nlp/SimPO simpo_trainer.py.
     Differs from the source: no.
-    Nearest part: prefer_over_reference; equal to it for a uniform reference, equal lengths T, its
-    beta T times as large and no margin.
+    Nearest part: prefer_over_reference; equal to it for a uniform reference, equal lengths T, a
+    beta here that is T times its beta, and no margin.
     Edges: a prompt without both kinds -> 0, no gradient.
     """
 

@@ -39,7 +39,8 @@ class PreferOverReference:
     2405.19534; ipo: arXiv 2310.12036, eq. 17.
     Differs from the source: ipo takes d per token, as TRL does; its paper takes sums.
     Nearest part: prefer_by_likelihood, which has no reference.
-    Edges: policy = reference -> log(1/2); a prompt without both kinds -> 0, no gradient.
+    Edges: policy = reference at reference_weight 1 -> log(1/2), in "hinge" -1, in "ipo"
+    -1 / (2 beta)^2; a prompt without both kinds -> 0, no gradient.
     """
 
     scope: ClassVar[str] = "update"
