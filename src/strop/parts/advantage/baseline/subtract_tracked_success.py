@@ -103,8 +103,9 @@ class SubtractTrackedSuccess:
         raw_B = torch.where(scored_B, advantage_B - value_B, 0)
         drift_B = torch.full_like(raw_B, -1)  # below 0: not measured
         if logp_old_T is not None and logp_ref_T is not None:
-            gap_T = (logp_ref_T - logp_old_T).clamp(-CLAMP_NATS, CLAMP_NATS)
-            drift_B = segments.total(gap_T.exp() - gap_T - 1, rollout_T, len(scored_B), mask_T)
+            # double and expm1: small gaps would cancel to a sum below 0, which means unknown
+            gap_T = (logp_ref_T - logp_old_T).double().clamp(-CLAMP_NATS, CLAMP_NATS)
+            drift_B = segments.total(gap_T.expm1() - gap_T, rollout_T, len(scored_B), mask_T)
         columns = (value_B, drift_B.to(raw_B.dtype))
         tracked_B, drift_B = (torch.where(scored_B, each, 0) for each in columns)
         metrics = {"tracked/baseline": segments.overall(tracked_B, scored_B)}
