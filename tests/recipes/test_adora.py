@@ -91,6 +91,15 @@ def test_wrong_options():
         adora(tau=1.5)
 
 
+def test_a_group_may_reach_the_largest_share_of_right_answers():
+    # 59 of 100, which in single precision is more than 0.59 of 100
+    rewards = [1.0] * 59 + [0.0] * 41
+    batch = flat_batch((2,) * 59 + (1,) * 41, advantage_B=[1.0] * 100, reward_B=rewards)
+    for tau, weight in ((0.59, 1.0), (0.58, 0.1)):
+        found = run(FavourGroupsWithLongSuccesses(max_success=tau), batch).value
+        assert found.tolist() == pytest.approx([weight] * 100)
+
+
 def test_the_share_of_worthwhile_groups_is_logged():
     # longest right answer 3, then 6, beside a mean of 4.5
     batch = flat_batch(

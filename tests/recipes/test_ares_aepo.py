@@ -90,6 +90,14 @@ def test_weights_are_moved_towards_the_target():
     assert list(held.value.values()) == pytest.approx([1.0, 1.0, 1e-4])
 
 
+def test_a_kl_that_is_rounded_below_0_was_seen():
+    part = HoldKlByDifficulty(every=1)
+    knobs = dict.fromkeys(part.moves, 1.0)
+    result = part(metrics=told(-1e-9, 0.01), state=part.init(), knobs=knobs)
+    assert result.state["mean"][0] == 0.0
+    assert result.value[part.moves[0]] == pytest.approx(math.exp(-0.05 * 0.2))
+
+
 def test_composes_and_refuses():
     algorithm = ares_aepo(variant="code", w=2, alpha=0.3, words="wait so", num_top=5)
     check(algorithm)

@@ -151,6 +151,8 @@ def test_width():
     assert kept(PruneTreeEdges(below=2, share=0.6), batch) == [0, 2, 3, 4]  # one best, two worst
     assert kept(PruneTreeEdges(below=2, share=0.0), batch) == [0, 2, 3]
     assert kept(PruneTreeEdges(below=2, share=1.0), batch) == [*range(6)]
+    wide = pruned_batch([1.0] * 100, [2] * 100)  # 0.29 times 100 is a little less than 29
+    assert len(kept(PruneTreeEdges(share=0.29), wide)) == 29
     assert run(PruneTreeEdges(below=2, share=0.0), batch).metrics == {
         "tree/frac_edges_pruned": pytest.approx(0.5)
     }

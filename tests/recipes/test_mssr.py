@@ -100,6 +100,18 @@ def test_a_long_rollout_weighs_no_more_in_the_kl():
     assert state["kl"] == pytest.approx([0.075])
 
 
+def test_a_small_kl_is_measured_in_single_precision():
+    """Gaps of 1e-4 nats, as before much training: a sum below 0 would mean that none is known."""
+    rng = torch.Generator().manual_seed(0)
+    old_T = -2 * torch.rand(2000, generator=rng)
+    ref_T = old_T + 1e-4 * torch.randn(2000, generator=rng)
+    batch = flat_batch((1000, 1000), advantage_B=[1.0, 0.0], outcome_B=[1.0, 0.0])
+    batch = batch.set(logp_old_T=old_T, logp_ref_T=ref_T)
+    gap_T = (ref_T - old_T).double()
+    expected = (gap_T.square() / 2 + gap_T**3 / 6).view(2, 1000).sum(1)
+    assert run(PART, batch).value[3].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+
+
 def test_without_a_reference_no_kl_is_known():
     batch = flat_batch((2,), advantage_B=[1.0], outcome_B=[1.0])
     raw_B, tracked_B, whole_B, drift_B = run(PART, batch, state=PART.init()).value

@@ -74,3 +74,9 @@ def test_a_token_that_the_engine_says_nothing_of_counts_nowhere():
 def test_an_unknown_measure_is_refused():
     with pytest.raises(UserError, match=r"drop_mismatched_rollouts\.measure"):
         DropMismatchedRollouts(measure="seq_median_k1")
+
+
+def test_bounds_that_nothing_meets_are_refused():
+    with pytest.raises(UserError, match=r"lowest, 1\.1, is above highest, 1:"):
+        run(DropMismatchedRollouts(1.1, 1.0), ragged_batch())
+    run(DropMismatchedRollouts(1.1, 1.0, measure="seq_mean_k3"), ragged_batch())  # lowest: unread

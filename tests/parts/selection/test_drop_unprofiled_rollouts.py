@@ -78,3 +78,6 @@ def test_wrong_decoy_and_fast_programs_stay():
     assert filtered(part=DropUnprofiledRollouts(tau=-math.inf), **lazy)[1].all()
     hard = filtered(part=DropUnprofiledRollouts(width=0.0), profiled_B=[0.3, 0.29] * 20)[1]
     assert hard.tolist() == [True, False] * 20
+    share_B = torch.tensor([0.7] * 40)  # in single precision, where it is below 0.7
+    part, batch = DropUnprofiledRollouts(tau=0.7, width=0.0), filtered()[0].set(profiled_B=share_B)
+    assert run(part, batch, rng=torch.Generator()).value.gradient_T.all()

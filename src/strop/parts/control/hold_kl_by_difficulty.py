@@ -57,7 +57,8 @@ class HoldKlByDifficulty:
         for name, path, old in zip(NAMES, self.moves, state["mean"], strict=True):
             beta = knobs[path]
             share = metrics.get(f"ares/tokens_{name}", 0.0)
-            now = metrics[f"ares/kl_{name}"] / share if share else old
+            # A mean close to 0 may be rounded to one below it, which here would be none.
+            now = max(metrics[f"ares/kl_{name}"] / share, 0.0) if share else old
             mean = now if old < 0 else AVERAGE * old + (1 - AVERAGE) * now
             error = mean / self.target - 1
             if steps % self.every == 0 and mean >= 0 and abs(error) >= DEAD:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, Selected, require, require_one_of
+from strop.support.errors import UserError
 
 CLAMP_NATS = 20.0
 MEASURES = tuple(
@@ -35,7 +36,8 @@ class DropMismatchedRollouts:
     verl-project/verl:verl/trainer/ppo/rollout_corr_helper.py (rollout_rs).
     Differs from the source: a token without the engine's log-probability (NaN) counts nowhere.
     Nearest part: weigh_by_engine_ratio, which weighs instead of dropping.
-    Edges: no known token -> stays; (0, inf) and veto 0 -> keeps everything.
+    Edges: no known token -> stays; (0, inf) and veto 0 -> keeps everything; lowest above highest ->
+    UserError for k1.
     """
 
     # Smallest ratio that stays (k1). Default: paper (0.999).
@@ -64,6 +66,11 @@ class DropMismatchedRollouts:
         num_rollouts: int,
         num_turns: int,
     ) -> Result:
+        if self.measure.endswith("k1") and self.lowest > self.highest:
+            raise UserError(
+                f"drop_mismatched_rollouts: nothing stays, since lowest, {self.lowest:g}, is above "
+                f"highest, {self.highest:g}: swap them"
+            )
         known_T = mask_T & ~(logp_old_T - logp_sampler_T).isnan()
         log_ratio_T = torch.where(known_T, logp_old_T - logp_sampler_T, 0).double()
         known_K = segments.count(turn_T, num_turns, known_T) > 0

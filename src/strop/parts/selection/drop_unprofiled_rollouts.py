@@ -51,8 +51,10 @@ class DropUnprofiledRollouts:
         rng: torch.Generator,
         speedup_B: Tensor | None = None,
     ) -> Result:
-        above_B = profiled_B.nan_to_num().double() - self.tau
-        chance_B = (above_B / self.width).clamp(0, 1) if self.width else (above_B >= 0).double()
+        profiled_B = profiled_B.nan_to_num()
+        above_B = profiled_B.double() - self.tau
+        chance_B = (profiled_B >= self.tau).double()  # in its own precision: 0.7 is 0.7
+        chance_B = (above_B / self.width).clamp(0, 1) if self.width else chance_B
         judged_B = correct_B.bool() & ~decoy_B.bool()
         draw_B = uniforms(rollout_uid_B, 1, skipped=rng.initial_seed())[:, 0]
         keep_B = ~judged_B | (draw_B < chance_B)
@@ -62,6 +64,6 @@ class DropUnprofiledRollouts:
         count = judged_B.sum().clamp(min=1)
         metrics = {
             "profile/dropped_fraction": float((~keep_B).sum() / count),
-            "profile/mean": float(torch.where(judged_B, profiled_B.nan_to_num(), 0).sum() / count),
+            "profile/mean": float(torch.where(judged_B, profiled_B, 0).sum() / count),
         }
         return Result(Selected(keep_T, keep_T, "unprofiled"), metrics=metrics)

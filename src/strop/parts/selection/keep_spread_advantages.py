@@ -27,7 +27,8 @@ class KeepSpreadAdvantages:
     Differs from the source: a share of the rollouts where the source has a number; ties, which it
     does not settle, go to the first rows.
     Nearest part: keep_large_advantages; keeps everything scored when share is 1.
-    Edges: unscored rollouts go; advantages of 0 stay only when n is larger than the others' number.
+    Edges: unscored rollouts go; where advantages add up to 0, those of 0 stay only when n is larger
+    than the others' number.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})

@@ -74,7 +74,7 @@ class PruneTreeEdges:
         pruned = torch.tensor(self.pruned_at(int(step) - 1), device=depth_B.device)
         keep_B = there_B & ~torch.isin(depth_B, pruned.to(depth_B.dtype))
         late = (keep_B & (depth_B >= self.below)).nonzero().squeeze(1)
-        stay = min(max(2, int(self.share * late.shape[0])), late.shape[0])
+        stay = min(max(2, int(self.share * late.shape[0] + 1e-9)), late.shape[0])
         order = late[advantage_B[late].argsort(descending=True, stable=True)]
         keep_B[order[stay // 2 : order.shape[0] - (stay - stay // 2)]] = False
         keep_T = mask_T & keep_B[rollout_T]

@@ -34,6 +34,9 @@ def test_edges():
     batch = flat_batch((1,) * 4, groups=(0, 1, 1, 2), advantage_B=[3.0, 0.0, 0.0, 5.0])
     batch = batch.set(scored_B=torch.tensor([True, True, True, False]))
     assert run(DivideByGroupStd(eps=0.5), batch).value.tolist() == [2, 0, 0, 0]
+    alike = batch.set(advantage_B=torch.full((4,), -2.0).double())  # nobody centred them
+    assert run(DivideByGroupStd(eps=0.5), alike).value[1:3].tolist() == [-4, -4]
+    assert run(DivideByGroupStd(eps=0.0), alike).value[1:3].tolist() == [0, 0]
     with pytest.raises(UserError, match="eps"):
         DivideByGroupStd(eps=-1.0)
     with pytest.raises(UserError, match="std"):

@@ -28,7 +28,8 @@ class CompareHalves:
     Source: arXiv 2509.23962, eq. 5 and 8; code biuboomc/CANON (core_algos.py).
     Differs from the source: alpha also scales the halves of "random".
     Nearest part: subtract_group_mean; equal to it at mu 0.5 with halves of equal size.
-    Edges: group of one -> its reward; all equal -> 0; unscored rollouts -> 0, in no half.
+    Edges: group of one -> its reward; all equal -> 0 at alpha 1 and beta 0; unscored rollouts -> 0,
+    in no half; mu from a mean reward outside [0, 1] -> UserError.
     """
 
     # "entropy" (mean over a rollout's policy tokens), "length" or "random". Default: paper.

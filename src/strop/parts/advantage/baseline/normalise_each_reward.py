@@ -27,7 +27,8 @@ class NormaliseEachReward:
     Differs from the source: no.
     Nearest part: subtract_group_mean, which sees the sum of the rewards only.
     Edges: group of one -> by `singleton`, divided by 1 + eps; the only reward of several rollouts
-    and equal rewards add exactly 0; unscored rollouts -> 0 and outside the statistics.
+    and equal rewards add exactly 0; unscored rollouts -> 0 and outside the statistics; as many
+    weights as reward functions, or none: else UserError.
     """
 
     # Weight of every reward function; empty: those of the run, or 1. Default: ours (empty).

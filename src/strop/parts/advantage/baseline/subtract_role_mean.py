@@ -26,8 +26,8 @@ class SubtractRoleMean:
     baseline).
     Differs from the source: the source does not say over what the mean is taken.
     Nearest part: subtract_group_mean; equal to it where all have one role.
-    Edges: alone in its pool -> 0; all equal -> exactly 0; unscored rollouts -> 0 and outside the
-    mean.
+    Edges: alone in its role and pool -> 0; all equal -> exactly 0; unscored rollouts -> 0 and
+    outside the mean.
     """
 
     columns: ClassVar[dict[str, str]] = {"pool_B": "group_B"}

@@ -101,10 +101,10 @@ class SubtractTrackedSuccess:
             tracked_P = (right_N / (right_N + wrong_N))[row_P].to(value_B.dtype)
             value_B = torch.where((uid_N[row_P] == uid_P)[group_B], tracked_P[group_B], value_B)
         raw_B = torch.where(scored_B, advantage_B - value_B, 0)
-        drift_B = torch.full_like(raw_B, -1)  # below 0: not measured
+        drift_B = torch.full_like(raw_B, -1)  # below 0: not measured; so k3 has double precision
         if logp_old_T is not None and logp_ref_T is not None:
-            gap_T = (logp_ref_T - logp_old_T).clamp(-CLAMP_NATS, CLAMP_NATS)
-            drift_B = segments.total(gap_T.exp() - gap_T - 1, rollout_T, len(scored_B), mask_T)
+            gap_T = (logp_ref_T - logp_old_T).double().clamp(-CLAMP_NATS, CLAMP_NATS)
+            drift_B = segments.total(gap_T.expm1() - gap_T, rollout_T, len(scored_B), mask_T)
         columns = (value_B, drift_B.to(raw_B.dtype))
         tracked_B, drift_B = (torch.where(scored_B, each, 0) for each in columns)
         metrics = {"tracked/baseline": segments.overall(tracked_B, scored_B)}

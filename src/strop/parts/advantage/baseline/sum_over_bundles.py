@@ -28,8 +28,8 @@ class SumOverBundles:
     Source: arXiv 2510.00911; code RTkenny/RiskPO.
     Differs from the source: no; the scaling of bundles of unlike sizes is ours.
     Nearest part: subtract_group_mean, which compares the rollouts of one prompt.
-    Edges: rollouts beyond the fewest, and unscored ones, are in no slot and get 0; size 1 -> Z is
-    the rollout's reward.
+    Edges: rollouts beyond the fewest, and unscored ones, are in no slot and get 0, as do all of a
+    bundle with a prompt that has no scored rollout; size 1 -> Z is the rollout's reward.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})

@@ -27,7 +27,7 @@ class DivideByGroupMad:
     Differs from the source: it divides by eps where the MAD is 0, which makes +-1000 of rewards 0
     and 1; the standard deviation there, and `floor`, are ours (floor=1e-12 is as the source).
     Nearest part: divide_by_group_std.
-    Edges: group of one -> advantage / (floor + eps), 0 where both are; all equal -> 0; unscored
+    Edges: group of one, or all equal -> advantage / (floor + eps), 0 where both are; unscored
     rollouts -> 0 and outside the medians.
     """
 

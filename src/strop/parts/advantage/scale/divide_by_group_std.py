@@ -26,8 +26,9 @@ class DivideByGroupStd:
     imagined members arXiv 2509.18851; factor arXiv 2601.19620.
     Differs from the source: no.
     Nearest part: divide_by_group_mad.
-    Edges: group of one -> divided by factor + eps; all equal -> 0; unscored rollouts -> 0
-    and outside the deviation.
+    Edges: group of one -> divided by factor + eps; all 0 -> 0; all equal otherwise -> divided by
+    factor floor + eps (0 where that is 0), so centre them before; unscored rollouts -> 0 and
+    outside the deviation.
     """
 
     equals: ClassVar[dict[str, str]] = {

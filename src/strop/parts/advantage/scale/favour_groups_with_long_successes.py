@@ -71,7 +71,8 @@ class FavourGroupsWithLongSuccesses:
         else:
             worthwhile_P = (num_right_P == 0) | (worthwhile_P & (num_wrong_P > 0))
         size_P = segments.count(group_B, num_groups, scored_B)
-        worthwhile_P = worthwhile_P & (num_right_P <= self.max_success * size_P.clamp(min=1))
+        most_P = self.max_success * size_P.clamp(min=1).double() + 1e-9
+        worthwhile_P = worthwhile_P & (num_right_P <= most_P)
         metrics = {"groups/frac_worthwhile": segments.overall(worthwhile_P, size_P > 0)}
         high, low = self.weights
         weighted_B = advantage_B * torch.where(worthwhile_P, high, low)[group_B]

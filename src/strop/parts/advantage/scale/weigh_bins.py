@@ -27,7 +27,8 @@ class WeighBins:
     Source: arXiv 2601.19280 (prompt weights); code kishanpb/verl-gdro (group_dro_grpo.py).
     Differs from the source: no; the two forms differ by a factor that the batch decides.
     Nearest part: shift_weight_to_hard_prompts.
-    Edges: no scores, or all alike -> times 1; class -1 -> times 1; unscored -> 0.
+    Edges: no scores, or all 0 ("code": all alike) -> times 1; class -1 -> times 1; unscored -> 0;
+    a class that has none of the scores -> UserError.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_B", "bin_weight_B")
