@@ -48,7 +48,7 @@ def test_a_part_as_its_file_describes_it():
     reads = "advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool"
     assert entry.line("Reads") == reads
     assert entry.line("Nearest part") == "divide_by_group_mad"
-    assert entry.line("Edges").startswith("group of one -> divided by factor + eps; all equal")
+    assert entry.line("Edges").startswith("group of one -> divided by factor + eps; all 0 -> 0")
     assert entry.line("Nothing") == ""
 
 

@@ -120,16 +120,6 @@ def test_shares_are_equal_where_the_sum_is_nothing():
     assert run(ShareAmongBundle(normalize_std=False), batch).value.tolist() == [-0.5] * 4
 
 
-def test_equal_scores_are_not_divided_by_eps():
-    # all answers of both prompts are wrong, and the tracked quantiles say that this is bad
-    batch = flat_batch(
-        (1,) * 4, groups=(0, 0, 1, 1), advantage_B=[-3.0] * 4, reward_B=[0.0] * 4,
-        bundle_score_B=[0.0] * 4, slot_B=[0, 1, 0, 1], bundle_B=[0] * 4,
-    )  # fmt: skip
-    found = run(ShareAmongBundle(eps=0.5), batch).value.tolist()
-    assert found == pytest.approx([-3 / 1.5 / 2] * 4)
-
-
 def test_what_is_added_to_deviations():
     # scores 1 and 7 of the slots; prompts with rewards 0, 2 and 1, 5
     batch = flat_batch(

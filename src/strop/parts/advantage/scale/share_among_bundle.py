@@ -18,16 +18,15 @@ class ShareAmongBundle:
         std: A / (std_prompt + eps)
         sum-mean: A d_i / sum_{j in slot} d_j,  d_i = R_i - mean_prompt
 
-    Deviations are unbiased; a prompt's of at most 1e-3, and a bundle's of 0, count as 1.
+    Deviations are unbiased; a prompt's of at most 1e-3, and that of a single score, count as 1.
 
     Reads: advantage_B, reward_B, bundle_score_B [B] float, slot_B, bundle_B, group_B [B] int,
     num_groups int, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2510.00911; code RTkenny/RiskPO (credit_assign_mode).
-    Differs from the source: a bundle of equal scores is not divided by eps alone; its advantage is
-    0 but for tracked quantiles. Deviations are those of a bundle, as the code has them.
+    Differs from the source: no; deviations are those of a bundle, as the code has them.
     Nearest part: divide_by_group_std.
-    Edges: in no slot -> 0; one score, or all equal -> divided by 1 + eps; sum-mean with a sum of at
-    most 1e-6 -> equal shares.
+    Edges: in no slot -> 0; sum-mean with a sum of at most 1e-6 -> equal shares; equal scores of a
+    bundle -> 0, or with tracked quantiles their distance divided by eps alone.
     """
 
     # "sum-mean", "uniform", "score" or "std". Default: released code (script: sum-mean, DAPO-math).
@@ -77,11 +76,11 @@ class ShareAmongBundle:
 
 
 def _of_slots(score_B: Tensor, bundle_B: Tensor, slot_B: Tensor, where_B: Tensor) -> Tensor:
-    """Deviation [B] of the scores of each rollout's bundle, one per slot; 1 in place of 0."""
+    """Deviation [B] of the scores of each rollout's bundle, one per slot; 1 for a single one."""
     row_N = where_B.nonzero().squeeze(1)
     num = segments.count_of(bundle_B)
     slot_N, num_slots = segments.key_of(slot_B[row_N])
     score_N = segments.mean(score_B[row_N], slot_N, num_slots)
     key_N = segments.extreme(bundle_B[row_N], slot_N, num_slots, largest=False)
     std = segments.std(score_N, key_N, num)
-    return torch.where(std == 0, 1.0, std)[bundle_B].to(score_B.dtype)
+    return torch.where(segments.count(key_N, num) < 2, 1.0, std)[bundle_B].to(score_B.dtype)
