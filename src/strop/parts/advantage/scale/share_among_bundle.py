@@ -24,7 +24,7 @@ class ShareAmongBundle:
     num_groups int, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2510.00911; code RTkenny/RiskPO (credit_assign_mode).
     Differs from the source: a bundle of equal scores is not divided by eps alone; its advantage is
-    0 but for tracked quantiles. Deviations are those of a bundle, as the code has them.
+    0 unless quantiles are tracked or given. Deviations are a bundle's, as the code has them.
     Nearest part: divide_by_group_std.
     Edges: in no slot -> 0; one score, or all equal -> divided by 1 + eps; sum-mean with a sum of at
     most 1e-6 -> equal shares.
