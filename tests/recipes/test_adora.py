@@ -89,6 +89,9 @@ def test_matches_slow_loop():
 def test_wrong_options():
     with pytest.raises(UserError, match="max_success must be between"):
         adora(tau=1.5)
+    for weights in ((1.0,), (1.0, -0.1), (1.0, float("nan"))):
+        with pytest.raises(UserError, match="weights must be two numbers of 0 or more"):
+            FavourGroupsWithLongSuccesses(weights)
 
 
 def test_a_group_may_reach_the_largest_share_of_right_answers():

@@ -36,6 +36,8 @@ def test_positive_weight_and_given_entropy():
     assert found.value.tolist() == [0.1, 0.1, 0.1, -1]
     assert found.metrics["entropy_control/direction"] == -1
     assert found.metrics["entropy_control/entropy"] == pytest.approx(0.1)
+    with pytest.raises(UserError, match="positive_weight must be at least 0"):
+        LearnOneSignOutsideEntropyBand(positive_weight=-0.1)  # which would blame what is right
 
 
 def test_entropy_is_that_of_scored_policy_tokens():

@@ -38,7 +38,8 @@ class LearnOneSignOutsideEntropyBand:
     positive_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "h_low", "h_high", "positive_weight")
+        require(self, "h_low", "h_high")
+        require(self, "positive_weight", low=0.0)
 
     def __call__(
         self,

@@ -19,7 +19,8 @@ class MapTurnRewards:
     Source: code only: kfq20/InfoPO (its turn_level_method "EM").
     Differs from the source: not rounded to four digits.
     Nearest part: discount_turn_rewards, whose credit is of the later turns too.
-    Edges: reward 0 -> 1/2; reward 1 -> 1.
+    Edges: reward 0 -> 1/2; reward 1 -> 1; rewards below 0 are not refused: their credit falls
+    exponentially, at bend 2 below 0 from -0.31 on.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("credit_K",)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
+from strop.support.errors import UserError
 
 FORMS = ("text", "vision")
 
@@ -47,6 +48,11 @@ class FavourGroupsWithLongSuccesses:
         require(self, "max_length", low=0)
         require(self, "max_success", low=0.0, high=1.0)
         require_one_of(self, "source_form", FORMS)
+        if len(self.weights) != 2 or not all(weight >= 0 for weight in self.weights):
+            raise UserError(
+                "favour_groups_with_long_successes.weights must be two numbers of 0 or more: "
+                f"{self.weights}"
+            )
 
     def __call__(
         self,
