@@ -110,6 +110,10 @@ def test_experiments_of_both_kinds_say_what_they_found(tmp_path, monkeypatch):
     assert (tmp_path / "dapo-clip_higher/compare.html").exists()
     assert "expected: late/entropy of grpo(clip_high=0.28) higher than of grpo" in repr(run)
     assert "would be seen" not in repr(run)
+    alone = {small.number: {small.labels[0]: {0: 1.0, 1: 1.0}}}
+    monkeypatch.setattr("strop.api.reproduce.by_metric", lambda _: alone)
+    with pytest.raises(UserError, match=f"the runs of {small.labels[1]} have no late/entropy"):
+        strop.reproduce("dapo/clip_higher", seeds=2, steps=1, out=tmp_path, progress=False)
 
 
 def test_the_command_keeps_results_beside_older_ones(command, tmp_path, monkeypatch):

@@ -174,8 +174,10 @@ def _trained(
     found = carry_out(plan, folder, jobs, console)
     found.check(f"look at {claim.id} again with the same out, {str(out)!r}")
     scores = by_metric(found.rows)
-    if claim.number not in scores:
+    by_method = scores.get(claim.number, {})
+    if bare := [label for label in claim.labels if label not in by_method]:
         raise UserError(
-            f"{claim.id}: its runs have no {claim.number}; they have {', '.join(sorted(scores))}"
+            f"{claim.id}: the runs of {' and '.join(bare)} have no {claim.number}; the numbers of "
+            f"this comparison are {', '.join(sorted(scores))}"
         )
-    return scores[claim.number]
+    return by_method
