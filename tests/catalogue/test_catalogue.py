@@ -111,6 +111,10 @@ def test_names():
         catalogue.find("recipe", "gpro")
     with pytest.raises(UserError, match="no part 'zzzz'; `strop parts` lists all of them"):
         catalogue.find("part", "zzzz")
+    with pytest.raises(UserError, match="no part 'grpo': it is a recipe; `strop parts`"):
+        catalogue.find("part", "grpo")
+    with pytest.raises(UserError, match="no recipe 'clip_both_sides': it is a part; `strop rec"):
+        catalogue.find("recipe", "clip_both_sides")
     assert nearest("clip_hihg", ["clip_high", "eps"]) == ", did you mean clip_high?"
     assert nearest("zzz", ["clip_high", "eps"]) == ""
     # three letters of each are in order; swapped ones count first, the others stay as they were

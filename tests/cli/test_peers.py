@@ -141,6 +141,9 @@ def test_the_term_that_a_message_offers_can_be_appended(term):
         (lambda: notation.recipe("ppo"), "no recipe 'ppo': .* is here gae, ppo_clip"),
         (lambda: notation.recipe("SFTTrainer"), "SFTTrainer is here sft, dpo"),
         (lambda: override({}, ["foo=1"]), "no option foo: an option is SECTION.NAME, with"),
+        (lambda: override({}, ["foo=bar(1)"]), "no option foo: an option is SECTION.NAME, with"),
+        (lambda: override({}, ["method=dapo()"]), "no option method: name the recipe alone"),
+        (lambda: override({}, ["model=tiny"]), "it is a section, with model.name, .* more$"),
         (
             lambda: reading.resolve(grpo(), "loss.type"),  # as from Python
             r'loss.type: .* loss_type is here grpo\(aggregation="token-mean"\); terms has',

@@ -206,7 +206,9 @@ def find(kind: str, name: str) -> Entry:
     if why := _from_packages(kind)[1].get(name):
         raise UserError(why)
     names = [entry.name for entry in entries]
-    hint = peers.ours(name, "methods") if kind == "recipe" else ""
+    other = "part" if kind == "recipe" else "recipe"
+    hint = f": it is a {other}" if _in_its_file(other, name) else ""
+    hint = hint or (peers.ours(name, "methods") if kind == "recipe" else "")
     raise UserError(
         f"no {kind} {name!r}{hint or nearest(name, names)}; `strop {kind}s` lists all of them"
     )

@@ -15,6 +15,7 @@ from strop.support.errors import nearest
 WHOLE = 4  # fit of a word that is the whole name of a peer's option
 NEARLY = 0.85  # likeness from which a word counts as a misspelled one of ours
 MOST = 3  # options that a message names
+FIRST = 8  # options of a section that a message names
 _ASIDE = re.compile(r" \([^)]*\)")  # a default or a remark
 _NAME = re.compile(r"[A-Za-z][\w.]*")
 
@@ -27,12 +28,20 @@ def table(name: str) -> str:
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """A hint about an unknown option: our option for a peer's, ours that is spelled nearly so, ours
-    for the end of a peer's name, the nearest known names, or all names of its section.
+    """A hint about an unknown option: our option for a peer's, those of a section of this name,
+    ours that is spelled nearly so, ours for the end of a peer's name, the nearest known names, or
+    all names of its section.
     """
     known = list(known)
-    near = ours(word, least=WHOLE) or _nearly_ours(word, known) or ours(word)
-    return near or _of_section(word, known) or nearest(word, known)
+    near = ours(word, least=WHOLE) or _inside(word, known) or _nearly_ours(word, known)
+    return near or ours(word) or _of_section(word, known) or nearest(word, known)
+
+
+def _inside(section: str, known: list[str]) -> str:
+    """The first options of a section that is written without one of them; empty for others."""
+    names = [name for name in known if name.startswith(f"{section}.")]
+    more = f" and {len(names) - FIRST} more" if len(names) > FIRST else ""
+    return f": it is a section, with {', '.join(names[:FIRST])}{more}" if names else ""
 
 
 def _of_section(word: str, known: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from strop.catalogue import peers
@@ -44,24 +44,32 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
         if path not in known and reading.is_stage(stage):
             _set_stage(result, stage, _text(given), raw)
             continue
+        of_method = rest and head in (*STAGES, *reading.STAGE_ALIASES)
+        if path not in known and not of_method:
+            unknown.append(f"no option {path or assignment}{_hint(path, known)}")
+            continue
         value = _read(path, given) if isinstance(given, str) else given
         if path in known and rest:
             result.setdefault(head, {})[rest] = value
         elif path in known:
             result[path] = value
-        elif rest and head in (*STAGES, *reading.STAGE_ALIASES):
+        else:
             result.setdefault("algorithm", {})[path] = value
             _drop_from_phases(result, path)
-        else:
-            sections = dict.fromkeys(name.partition(".")[0] for name in known if "." in name)
-            hint = peers.hint(path, [*known, *PLACE_OF]) or (
-                f": an option is SECTION.NAME, with a section of {', '.join(sections)}, or "
-                "STAGE.NAME of the method; docs/NOTATION.md lists all"
-            )
-            unknown.append(f"no option {path or assignment}{hint}")
     if unknown:
         raise several(unknown)
     return result
+
+
+def _hint(path: str, known: Iterable[str]) -> str:
+    """What to write in place of an unknown option."""
+    if path in ("algorithm", "method"):
+        return ": name the recipe alone, as in `strop train dapo`, or write recipe=dapo"
+    sections = dict.fromkeys(name.partition(".")[0] for name in known if "." in name)
+    return peers.hint(path, [*known, *PLACE_OF]) or (
+        f": an option is SECTION.NAME, with a section of {', '.join(sections)}, or "
+        "STAGE.NAME of the method; docs/NOTATION.md lists all"
+    )
 
 
 def _parted(assignment: str | tuple[str, Any]) -> tuple[str, Any]:
