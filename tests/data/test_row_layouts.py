@@ -68,6 +68,10 @@ def test_question_and_answer_rows_keep_the_text(tmp_path):
     own = [{**GSM8K, "ground_truth": each} for each in ("1,073", None)]
     found = load_data(jsonl(tmp_path / "own.jsonl", *own)).train
     assert [row.columns["ground_truth"] for row in found] == ["1,073", "1072"]
+    problem = {"problem": "What is 3!?", "solution": "It is $\\boxed{6}$.", "answer": "6"}
+    (row,) = load_data(jsonl(tmp_path / "problem.jsonl", problem)).train
+    assert row.prompt == "What is 3!?"
+    assert row.columns == {"solution": problem["solution"], "answer": "6", "ground_truth": "6"}
 
 
 @pytest.mark.parametrize(
@@ -122,10 +126,32 @@ def test_conversations_end_with_the_answer(tmp_path):
     assert row.prompt == CHAT
 
 
+def test_conversations_of_sharegpt_are_read_as_messages(tmp_path):
+    said = [("human", "How many?"), ("gpt", "71"), ("human", "Sure?"), ("gpt", "72")]
+    turns = [{"from": who, "value": text} for who, text in said]
+    rows = [
+        {"conversations": turns, "system": "Count.", "id": "a"},
+        {"conversations": turns[:1], "system": "", "id": "b"},
+        {"conversations": [USER, RIGHT], "id": "c"},
+    ]
+    whole, asked, named = load_data(jsonl(tmp_path / "sft.jsonl", *rows)).train
+    roles, texts = ("system", "user", "assistant", "user"), ("Count.", *(text for _, text in said))
+    assert [(message["role"], message["content"]) for message in whole.prompt] == [
+        *zip(roles, texts[:4], strict=True)
+    ]
+    assert whole.columns == {"completion": [RIGHT], "id": "a"}
+    assert asked.prompt == [{"role": "user", "content": "How many?"}]
+    assert asked.columns == {"completion": None, "id": "b"}
+    assert (named.prompt, named.columns) == ([USER], {"completion": [RIGHT], "id": "c"})
+
+
 @pytest.mark.parametrize(
     ("row", "why"),
     [
         ({"messages": "Hello"}, "'messages' of a row is no list of messages"),
+        ({"conversations": "Hello"}, "no list of messages in 'messages' or 'conversations'"),
+        ({"conversations": [{"from": "bot", "value": "7"}]}, "'bot', .* give it a value, and from"),
+        ({"conversations": [{"from": "gpt"}]}, "a message of 'conversations' is .* one of system"),
         ({"chosen": [USER], "rejected": [USER]}, "'chosen' of a row does not end with the assist"),
         ({"chosen": [USER, RIGHT], "rejected": [USER, USER, WRONG]}, "differ before their last"),
     ],

@@ -2,8 +2,9 @@
 
     verl        data_source, prompt, reward_model {style, ground_truth}, extra_info; also SkyRL's
                 reward_spec {method, ground_truth}
-    question    question, answer; GSM8K's answers end in "#### 72"
-    messages    messages, or chosen and rejected: conversations as TRL has them, prompt and answer
+    question    question or problem, answer; GSM8K's answers end in "#### 72"
+    messages    messages, or chosen and rejected: conversations as TRL has them, prompt and answer;
+                conversations, of messages with from and value, as ShareGPT has them
 
 The first two add the column `ground_truth`, which rewards compare with first; others are kept.
 Columns have strop's names, or those that a reward reads.
@@ -22,6 +23,12 @@ Row = dict[str, Any]
 Reader = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _HOLDERS = ("reward_model", "reward_spec")
+_ASKED = ("question", "problem")
+# The roles of those who speak in ShareGPT's conversations.
+_ROLES = {
+    "system": "system", "human": "user", "user": "user", "gpt": "assistant",
+    "assistant": "assistant", "observation": "tool", "tool": "tool",
+}  # fmt: skip
 # Commas only where they separate thousands: "1,2" is a pair.
 _NUMBER = re.compile(r"[-+]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 
@@ -45,10 +52,15 @@ def reader_of(layout: str | Reader, first: Row, prompt_column: str) -> Reader | 
     if "prompt" in first:
         holds = any("ground_truth" in _mapping(first.get(name)) for name in _HOLDERS)
         return from_verl if holds else None
-    if "question" in first and "answer" in first:
+    if asked_in(first) in first and "answer" in first:
         return from_question
-    conversations = isinstance(first.get("chosen"), list) and "rejected" in first
-    return from_messages if conversations or "messages" in first else None
+    pair = isinstance(first.get("chosen"), list) and "rejected" in first
+    return from_messages if pair or "messages" in first or "conversations" in first else None
+
+
+def asked_in(row: Mapping[str, Any]) -> str:
+    """The column of a row that holds its question: `question`, or `problem` in its place."""
+    return next((name for name in _ASKED if name in row), _ASKED[0])
 
 
 def from_verl(row: Mapping[str, Any]) -> Row:
@@ -71,26 +83,30 @@ def from_verl(row: Mapping[str, Any]) -> Row:
 def from_question(row: Mapping[str, Any]) -> Row:
     """Convert a question to the prompt, and the end of the answer after "####" to the ground truth.
 
+    A column `problem` is read where there is no `question`.
     An answer without "####" is the ground truth as a whole. Thousands separators and a dollar sign
     are removed from a ground truth that is a number. A `ground_truth` of the row stays. Raises
     UserError for a row without both columns.
     """
-    missing = [name for name in ("question", "answer") if name not in row]
+    asked = asked_in(row)
+    missing = [name for name in (asked, "answer") if name not in row]
     if missing:
         raise UserError(f"a row has no column {missing[0]!r}: add it, or set data.reader otherwise")
-    rest = {name: value for name, value in row.items() if name != "question"}
+    rest = {name: value for name, value in row.items() if name != asked}
     own = row.get("ground_truth")
     found = final_answer(row["answer"]) if own is None else own
-    return {"prompt": row["question"], **rest, "ground_truth": found}
+    return {"prompt": row[asked], **rest, "ground_truth": found}
 
 
 def from_messages(row: Mapping[str, Any]) -> Row:
     """Convert conversations: the last message of the assistant is the answer, the prompt the rest.
 
-    Answers are `chosen` and `rejected`, else `completion`, from `messages`; None where these end
-    with the user. Raises UserError where they are no conversations, or two of different prompts.
+    Answers are `chosen` and `rejected`, else `completion`, from `messages` or `conversations`; None
+    where these end with the user. Raises UserError where they are no conversations, or two of
+    different prompts.
     """
     pair = "chosen" in row and "rejected" in row
+    row = row if pair or "messages" in row else _from_sharegpt(row)
     names = {"chosen": "chosen", "rejected": "rejected"} if pair else {"messages": "completion"}
     found = {ours: _parted(row.get(theirs), theirs) for theirs, ours in names.items()}
     (prompt, _), *others = found.values()
@@ -98,6 +114,28 @@ def from_messages(row: Mapping[str, Any]) -> Row:
         raise UserError("chosen and rejected of a row differ before their last message: align them")
     rest = {name: value for name, value in row.items() if name not in names}
     return {**rest, "prompt": prompt, **{name: answer for name, (_, answer) in found.items()}}
+
+
+def _from_sharegpt(row: Mapping[str, Any]) -> Row:
+    """The row with `messages` in place of `conversations`, after its column `system`, if any."""
+    said = row.get("conversations")
+    if not isinstance(said, list) or not all(isinstance(message, dict) for message in said):
+        raise UserError("a row has no list of messages in 'messages' or 'conversations': add one")
+    rest = {name: value for name, value in row.items() if name not in ("conversations", "system")}
+    system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+    return {**rest, "messages": [*system, *map(_said, said)]}
+
+
+def _said(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message of ShareGPT with role and content; unchanged where it has a role."""
+    if "role" in message:
+        return message
+    if message.get("from") not in _ROLES or "value" not in message:
+        raise UserError(
+            f"a message of 'conversations' is {dict(message)!r}: give it a value, and from, one of "
+            f"{', '.join(_ROLES)}"
+        )
+    return {"role": _ROLES[message["from"]], "content": message["value"]}
 
 
 def _parted(value: Any, column: str) -> tuple[list[Any], list[Any] | None]:

@@ -10,7 +10,7 @@ from typing import Any
 from strop.data.prompt_rows import Many, Pack, PromptRows, stride, those
 from strop.data.prompts import Origin, Prompt, text_of_parts
 from strop.data.read import Row, Source, named_sources, open_source
-from strop.data.row_layouts import Reader, Renaming, from_question, reader_of, renamed
+from strop.data.row_layouts import Reader, Renaming, asked_in, from_question, reader_of, renamed
 from strop.environments.tasks import Task, check_columns
 from strop.support.errors import UserError, did_you_mean
 
@@ -133,7 +133,7 @@ class _Laid:
         names = self.renaming.of_row(first)
         ours = {names.get(name, name): value for name, value in first.items()}
         self.reader = reader_of(given.reader, ours, given.prompt_column)
-        stood = "question" if self.reader is from_question else given.prompt_column
+        stood = asked_in(ours) if self.reader is from_question else given.prompt_column
         self.column = next((theirs for theirs, our in names.items() if our == stood), stood)
 
     def __len__(self) -> int:
