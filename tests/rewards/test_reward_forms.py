@@ -359,6 +359,7 @@ def test_parameters_of_no_form_list_the_forms(files):
         ("run_tests(seconds=2),run_python()", "after a name stand its options alone"),
         ("run_tests(seconds=2)(memory_mb=3)", "after a name stand its options alone"),
         ("model:", "unknown reward"),
+        ("trl:r.py", "is a file: name the function in it, trl:r.py:FUNCTION"),
     ],
 )
 def test_options_of_sources(source, expected):

@@ -64,6 +64,8 @@ def parse(text: str) -> Source:
         return Source(text, "built_in", source, options=options)
     form = kind if kind in FORMS and ":" in place else ""
     place, _, name = (place if form else source).rpartition(":")
+    if source.endswith(".py"):
+        raise UserError(f"reward {text!r} is a file: name the function in it, {source}:FUNCTION")
     if not place or not name:
         raise UserError(
             f"unknown reward {text!r}{did_you_mean(source, BUILT_IN)}: give FILE.py:FUNCTION, "
