@@ -94,7 +94,7 @@ class DropMismatchedRollouts:
         *unit, estimate = self.measure.split("_")
         clamped_T = log_ratio_T.clamp(-CLAMP_NATS, CLAMP_NATS)
         value_T = {"k1": log_ratio_T, "k2": log_ratio_T.square() / 2,
-                   "k3": clamped_T.exp() - 1 - clamped_T}[estimate]  # fmt: skip
+                   "k3": clamped_T.expm1() - clamped_T}[estimate]  # fmt: skip
         arguments = (value_T, key_T, num, known_T)
         if unit[-1] == "max":
             found_N = segments.extreme(*arguments, largest=True)

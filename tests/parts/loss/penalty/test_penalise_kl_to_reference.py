@@ -33,6 +33,12 @@ def test_worked_example(estimator, expected):
     assert result.metrics["kl"].tolist() == pytest.approx(expected, abs=1e-6)
 
 
+def test_small_divergences_are_not_rounded_away():
+    moved_T = torch.tensor([-3e-4, -1e-5, 1e-6, 3e-4])  # nats; exp(-d) is 1 within a few roundings
+    found_T = -PenaliseKlToReference("k3")(moved_T, torch.zeros(4)).value
+    torch.testing.assert_close(found_T, moved_T.square() / 2, rtol=0.2, atol=0.0)
+
+
 def test_expectation_over_a_policy():
     # policy (.5, .3, .2), reference (.4, .4, .2): KL = E[k1] = E[k3] = .025267, E[k2] = .024862
     policy = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)

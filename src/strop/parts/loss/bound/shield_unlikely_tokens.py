@@ -94,7 +94,7 @@ class ShieldUnlikelyTokens(ClipBothSides):
             away_T = min_p_kl_T
         else:
             d_T = (logp_proxy_T - logp_T).clamp(-CLAMP_NATS, CLAMP_NATS)
-            away_T = d_T.exp() - d_T - 1
+            away_T = d_T.expm1() - d_T
             away_T = away_T.clamp(-CLAMP_K3, CLAMP_K3) if code else away_T
         base_T = log_ratio_T.exp() * advantage_T if code else clipped.value
         held_T = base_T - self.coef * torch.where(shielded_T, away_T, 0)

@@ -64,4 +64,4 @@ def _estimate(difference_T: Tensor, estimator: str) -> Tensor:
     if estimator == "k2":
         return difference_T.square() / 2
     clamped_T = difference_T.clamp(-CLAMP_NATS, CLAMP_NATS)
-    return (-clamped_T).exp() + clamped_T - 1
+    return (-clamped_T).expm1() + clamped_T  # exp(-d) - 1 would round small d away
