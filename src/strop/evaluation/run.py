@@ -189,12 +189,9 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
         return {
             f"eval/{split}/{name}": value
             for name, value in as_json(estimates).items()
-            if value is not None and _kept(name)
+            if value is not None
+            and name.startswith(KEYS)
+            and not (name.startswith("num_") and "/" in name)  # counts have no interval
         }
 
     return run
-
-
-def _kept(name: str) -> bool:
-    """Whether a number is logged during training; counts have no interval."""
-    return name.startswith(KEYS) and not (name.startswith("num_") and "/" in name)
