@@ -178,8 +178,7 @@ class Openenv(Environment):
                 self.session = session
             raise failed
         self.session = session
-        found: dict[str, Any] = payload
-        return found
+        return payload
 
     async def _leave(self) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -195,8 +194,7 @@ class Openenv(Environment):
 async def _elsewhere(call: Any) -> Observation:
     """Await a call in the loop of this process, to which its connections belong."""
     running = asyncio.run_coroutine_threadsafe(call, loop_of(os.getpid()))
-    found: Observation = await asyncio.wrap_future(running)
-    return found
+    return await asyncio.wrap_future(running)
 
 
 def _connect_of_websockets(url: str) -> Any:

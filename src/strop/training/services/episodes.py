@@ -142,8 +142,7 @@ class RunEpisodes:
             return [chat.reader.read(each, self._whole(each)) for each in ids]
         if chat.tools:
             return [read_action(self._whole(each), chat.call_form, chat.tools) for each in ids]
-        texts: list[str] = tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return texts
+        return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     def _whole(self, ids: Sequence[int]) -> str:
         """An action's text with the special tokens that calls contain, without its end tokens."""
