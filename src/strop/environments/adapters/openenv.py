@@ -207,7 +207,7 @@ def _action_of(place: str) -> Mapping[str, Any]:
     """The schema of an action, by the server's /schema. Raises UserError and Failed."""
     client = Http(30.0)
     try:
-        schema: Mapping[str, Any] = client.ask(f"{place}/schema", read=json.loads)["action"]
+        return client.ask(f"{place}/schema", read=json.loads)["action"]
     except (Failed, ValueError, KeyError, TypeError) as error:
         if isinstance(error, Failed) and error.again:
             why = f"no OpenEnv server answers at {place}, start it before the run ({error})"
@@ -218,7 +218,6 @@ def _action_of(place: str) -> Mapping[str, Any]:
         ) from error
     finally:
         client.close()
-    return schema
 
 
 @cache

@@ -69,16 +69,16 @@ class RunEpisodes:
         """
         is_chat = self.texts.is_chat
         tokenizer, template = self.texts.tokenizer, self.texts.chat.template
-
-        def made() -> tuple[int, ...]:
-            return observation_ids(tokenizer, text, is_chat, last, template, messages)
-
         messages = self._answers(answers)
         if self.texts.chat.reader is not None and num_new:
             prompt, action = so_far[:-num_new], so_far[-num_new:]
             return self.texts.chat.reader.between(prompt, action, messages_of(text, messages))
         shown = "\0".join((text, *(f"{each.name}\0{each.text}" for each in answers)))
-        return self._observed.get((shown, last if is_chat else -1), made, len)
+        return self._observed.get(
+            (shown, last if is_chat else -1),
+            lambda: observation_ids(tokenizer, text, is_chat, last, template, messages),
+            len,
+        )
 
     def _answers(self, answers: Sequence[ToolAnswer]) -> list[dict[str, Any]]:
         """Messages of the role `tool`, if the template shows such messages."""
