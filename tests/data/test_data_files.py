@@ -148,15 +148,14 @@ def test_several_files_and_files_as_splits(tmp_path):
     num_rows=st.integers(8, 60),
     validation=st.one_of(st.integers(0, 3), st.sampled_from([0.0, 0.2, 0.25])),
     heldout=st.integers(0, 3),
-    seed=st.integers(0, 5),
 )
 def test_carved_splits_are_a_partition_and_repeatable(
-    tmp_path_factory, num_rows, validation, heldout, seed
+    tmp_path_factory, num_rows, validation, heldout
 ):
     rows = [{"prompt": f"p{i}"} for i in range(num_rows)]
     path = write_jsonl(tmp_path_factory.mktemp("carve") / "rows.jsonl", rows)
-    task = load_data(path, validation=validation, heldout=heldout, seed=seed)
-    again = load_data(path, validation=validation, heldout=heldout, seed=seed)
+    task = load_data(path, validation=validation, heldout=heldout)
+    again = load_data(path, validation=validation, heldout=heldout)
     assert (task.train, task.validation, task.heldout) == (
         again.train,
         again.validation,
@@ -167,12 +166,6 @@ def test_carved_splits_are_a_partition_and_repeatable(
     assert [p.uid for p in whole] == list(range(num_rows))
     expected = validation if isinstance(validation, int) else round(validation * num_rows)
     assert (len(task.validation), len(task.heldout)) == (expected, heldout)
-
-
-def test_carving_another_seed_takes_other_rows(tmp_path):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": str(i)} for i in range(100)])
-    taken = [{p.uid for p in load_data(path, validation=10, seed=s).validation} for s in (0, 1)]
-    assert taken[0] != taken[1]
 
 
 def test_reader_and_prompt_column_translate_other_layouts(tmp_path):

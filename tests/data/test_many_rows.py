@@ -36,14 +36,14 @@ def held(path, **given):
 def test_they_are_those_of_a_file_that_is_held(kind, few, tmp_path):
     path = WRITERS[kind](tmp_path / f"a.{kind}", ROWS)
     other = WRITERS[kind](tmp_path / f"b.{kind}", ROWS[:5])
-    given = {"validation": 6, "heldout": 3, "seed": 4, "columns": {"answer": "wanted"}}
+    given = {"validation": 6, "heldout": 3, "columns": {"answer": "wanted"}}
     task, same = load_data([path, other], **given), held([path, other], **given)
     assert isinstance(task.train.pack, prompt_rows.Many)
     assert isinstance(same.train.pack, prompt_rows.Pack)
     assert (task.train, task.validation, task.heldout) == (
         same.train, same.validation, same.heldout
     )  # fmt: skip
-    assert task.train[-1].place == f"{other} row 5"
+    assert task.train[-1].place == f"{other} row 4"  # row 5 is set aside
     assert [*prompt_rows.uids_of(task.train)] == [p.uid for p in same.train]
 
 

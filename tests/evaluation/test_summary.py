@@ -135,19 +135,18 @@ def test_what_is_right_follows_the_threshold() -> None:
     assert summarise(samples, [1])["mean@n"].value == 0.375
 
 
-def test_k_beyond_the_smallest_prompt_names_it() -> None:
-    with pytest.raises(UserError, match=r"k = 4 .*prompt 3 has n = 2 \(1 more were not scored\)"):
-        summarise(example(), [1, 4])
+def test_k_beyond_the_largest_prompt_names_it() -> None:
     few = replace(example(), scored_B=np.array([True, False, True, True, True, False, False]))
-    with pytest.raises(UserError, match=r"4 scored samples of a prompt, .* k <= 3 or"):
-        summarise(few, [4], leave_out=True)
+    message = r"4 scored samples of a prompt, and prompt 7 has n = 3 \(1 more .* k <= 3 or"
+    with pytest.raises(UserError, match=message):
+        summarise(few, [4])
     with pytest.raises(UserError, match="k = 0"):
         summarise(example(), [0])
 
 
 def test_a_k_that_one_prompt_alone_has_samples_for_has_no_interval() -> None:
     recall = {"recall@4": np.ones(7)}  # a measure's name may look like that of a score
-    found = summarise(replace(example(), measured=recall), [1, 4], leave_out=True)
+    found = summarise(replace(example(), measured=recall), [1, 4])
     for name in ("pass@4", "maj@4", "distinct@4"):
         assert found[name].n_prompts == 1
         assert math.isnan(found[name].low)

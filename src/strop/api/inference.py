@@ -14,7 +14,7 @@ from strop.api.trust import check_trust
 from strop.data.encode import encode_prompt
 from strop.data.prompts import Prompt
 from strop.engines.asynchronous import asynchronous
-from strop.engines.base import Engine, Event, Request
+from strop.engines.base import Answer, Engine, Request
 from strop.environments.tasks import Task
 from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
@@ -142,7 +142,7 @@ class InferenceModel:
 
         requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
         answers = asynchronous(self.engine).sample(requests)
-        return [_answer(tokenizer, answer.events) for answer in answers]
+        return [_answer(tokenizer, answer) for answer in answers]
 
 
 def _rollout_of(config: RunConfig, place: Path) -> tuple[Any, int]:
@@ -174,12 +174,11 @@ def _naming_max_tokens() -> Iterator[None]:
         raise UserError(why.replace("rollout.max_tokens", "--max-tokens")) from error
 
 
-def _answer(tokenizer: Any, events: Sequence[Event]) -> tuple[str, float, str]:
-    ids = [token for event in events for token in event.ids]
-    logp = [value for event in events for value in event.values_of("logp_model")]
-    text = tokenizer.decode(ids, skip_special_tokens=True)
-    last = events[-1]
-    ended = f"{last.ended}: {last.why}" if last.why else last.ended
+def _answer(tokenizer: Any, answer: Answer) -> tuple[str, float, str]:
+    logp = [value for event in answer.events for value in event.values_of("logp_model")]
+    text = tokenizer.decode(list(answer.ids), skip_special_tokens=True)
+    why = answer.events[-1].why
+    ended = f"{answer.ended}: {why}" if why else answer.ended
     return text, sum(logp) / max(len(logp), 1), ended
 
 

@@ -59,7 +59,9 @@ def combined(
                 merged[section] = values
     if not isinstance(recipe, str):
         _check_method(recipe, raw, file)
-        merged |= {"recipe": "", **_dumped(complete(recipe, {}))}
+        method = complete(recipe, {})
+        phases = {name: phase.model_dump() for name, phase in method["phases"].items()}
+        merged |= {"recipe": "", **method, "phases": phases}
     elif recipe:
         _check_recipe(recipe, raw, file)
         merged["recipe"] = recipe
@@ -93,12 +95,6 @@ def _check_method(method: Method, raw: dict[str, Any], file: Path | None) -> Non
             raise UserError(
                 f"{name} was defined anew after the method was made with it: make the method again"
             )
-
-
-def _dumped(sections: dict[str, Any]) -> dict[str, Any]:
-    """Sections of a method as plain values."""
-    phases = {name: phase.model_dump() for name, phase in sections["phases"].items()}
-    return {**sections, "phases": phases}
 
 
 def _model_given(assignments: Assignments, *sources: dict[str, Any]) -> str:

@@ -82,7 +82,8 @@ class Progress:
         )
         for note in run.world.services.notes:
             self.console.print(f"[yellow]note:[/] {escape(note)}")
-        first = "the validation before step 1" if self._validates(run) else f"step {run.done + 1}"
+        validates = run.done == 0 and run.config.evaluation.every and task.validations
+        first = "the validation before step 1" if validates else f"step {run.done + 1}"
         waiting = Text(f"sampling the first answers, of {first} ...", style="dim")
         if self.console.is_terminal:
             live = Live(waiting, console=self.console, refresh_per_second=4)
@@ -92,10 +93,6 @@ class Progress:
             self.live = NotebookLive(waiting)
         else:
             self.console.print(waiting)
-
-    def _validates(self, run: "Run") -> bool:
-        every, task = run.config.evaluation.every, run.world.services.task
-        return bool(run.done == 0 and every and task.validations)
 
     def step(self, run: "Run", metrics: dict[str, float]) -> None:
         """Add a step's metrics and show them; step 0 is the validation before training."""

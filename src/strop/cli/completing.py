@@ -71,8 +71,7 @@ rewards = words_of(BUILT_IN)
 
 
 def _schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    return found
+    return json.loads(SCHEMA.read_text(encoding="utf-8"))
 
 
 def _sections() -> Iterable[tuple[str, dict[str, Any]]]:

@@ -11,8 +11,12 @@ from strop.cli.numbers import numbers
 from strop.cli.train import Data, Reward
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
+from strop.support.files import without_nan
 from strop.support.output import plain_console
 
+Source = Annotated[
+    str, typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`.")
+]
 Engine = Annotated[
     str,
     typer.Option(help="Engine that samples: `kind(setting=value)`; default: the run's, or local."),
@@ -30,6 +34,9 @@ Temperature = Annotated[
         help="Sampling temperature; default: the run's, whose top_p, top_k and min_p hold too "
         "(`--set rollout.top_p=1`), or 1."
     ),
+]
+MaxTokens = Annotated[
+    int, typer.Option(min=0, help="Most new tokens; 0: the run's, the model's or the task's.")
 ]
 Trust = Annotated[
     bool,
@@ -56,10 +63,7 @@ Split = Annotated[
 
 
 def evaluate(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`."),
-    ],
+    source: Source,
     k: K = "",
     split: Split = "",
     num_samples: Annotated[
@@ -70,9 +74,7 @@ def evaluate(
     best: Annotated[bool, typer.Option(help="The best checkpoint, by `training.best`.")] = False,
     start: Annotated[bool, typer.Option(help="The model that the run started from.")] = False,
     temperature: Temperature = None,
-    max_tokens: Annotated[
-        int, typer.Option(min=0, help="Most new tokens; 0: the run's, the model's or the task's.")
-    ] = 0,
+    max_tokens: MaxTokens = 0,
     task: Annotated[str, typer.Option(help="Task, where the source is a model.")] = "",
     data: Data = None,
     reward: Reward = None,
@@ -105,19 +107,12 @@ def evaluate(
     if not evaluated.estimates:
         raise UserError(evaluated.why_empty)
     if as_json:
-        print(json.dumps({**flat(evaluated.estimates), "by_prompt": _by_prompt(evaluated)}))
+        by_prompt = {name: value_P.tolist() for name, value_P in evaluated.by_prompt.items()}
+        print(json.dumps({**flat(evaluated.estimates), "by_prompt": without_nan(by_prompt)}))
         return
     most = subject.services.limits.episode_tokens
     title = f"{source} on {subject.services.task.name} {split}, at most {most} new tokens"
     _show(evaluated, title, num_samples)
-
-
-def _by_prompt(evaluated: Any) -> dict[str, list[float | None]]:
-    """The scores of each prompt; null where it has none."""
-    return {
-        name: [x if math.isfinite(x) else None for x in value_P.tolist()]
-        for name, value_P in evaluated.by_prompt.items()
-    }
 
 
 def _show(evaluated: Any, title: str, num_samples: int) -> None:

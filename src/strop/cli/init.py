@@ -36,7 +36,8 @@ def init(
     They run unchanged, on the model that ships with strop; then replace them by your own.
     """
     if task not in TASKS:
-        raise UserError(f"no kind of task {task!r}{nearest(task, TASKS)}; {_listed()}")
+        listed = ", ".join(f"{name} ({what})" for name, what in TASKS.items())
+        raise UserError(f"no kind of task {task!r}{nearest(task, TASKS)}; there are {listed}")
     files = sorted(path for path in (TEMPLATES / task).iterdir() if path.is_file())
     for path in (*files, SCHEMA):
         if (out / path.name).exists() and path != SCHEMA:
@@ -61,7 +62,3 @@ def schema(
     with writing(out.parent, out.name):
         shutil.copyfile(SCHEMA, out)
     print(f"wrote {out}; start a run's file with the line: #:schema {out}")
-
-
-def _listed() -> str:
-    return "there are " + ", ".join(f"{name} ({what})" for name, what in TASKS.items())

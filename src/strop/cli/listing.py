@@ -281,6 +281,7 @@ def recipe_page(entry: Entry, name: str, text: str = "") -> dict[str, Any]:
     known = parent in {other.name for other in catalogue.recipes()}
     theirs = notation.build_recipe(parent, {}) if known else None
     meanings = _meanings(algorithm)
+    regime = entry.regime  # the setting in which it differs from its parent
     stages = {stage: texts for stage, texts in notation.shown(algorithm).items() if texts}
     defaults = {p.name: p.default for p in inspect.signature(function).parameters.values()}
     return {
@@ -288,7 +289,7 @@ def recipe_page(entry: Entry, name: str, text: str = "") -> dict[str, Any]:
         "where": _place(entry.doc),
         "code": entry.line("Code"),
         **lines,
-        "regime": _regime(entry),
+        "regime": None if regime is None else {**vars(regime), "words": list(regime.words)},
         "stages": stages,
         "costs": list(costs(algorithm)),
         "metrics": list(own_metrics(algorithm, theirs)),
@@ -302,12 +303,6 @@ def recipe_page(entry: Entry, name: str, text: str = "") -> dict[str, Any]:
             for f in _fields(entry.fields)
         ],
     }
-
-
-def _regime(entry: Entry) -> dict[str, Any] | None:
-    """The setting in which a recipe differs from its parent, as words and a metric."""
-    regime = entry.regime
-    return None if regime is None else {**vars(regime), "words": list(regime.words)}
 
 
 def _meanings(algorithm: Any) -> dict[str, str]:
@@ -335,11 +330,12 @@ def _part_line(entry: Entry) -> dict[str, Any]:
 def part_page(entry: Entry) -> dict[str, Any]:
     """The full description of a part."""
     equation = [line.strip() for line in entry.doc.splitlines() if line.startswith("    ")]
+    seam = SEAM_OF.get(entry.folder)
     return {
         **_part_line(entry),
         "equation": "\n".join(equation),
         "reads": _columns(entry, "Reads", (n for n in entry.reads if n not in SPECIAL)),
-        "writes": _columns(entry, "Writes", entry.writes) or _returns(entry),
+        "writes": _columns(entry, "Writes", entry.writes) or (seam.returns if seam else ""),
         **{key: entry.line(label) for key, label in shown.DOC_LINES.items()},
         "metrics": list(logged_by(entry)),
         "fields": _fields(entry.fields),
@@ -350,8 +346,3 @@ def _columns(entry: Entry, label: str, columns: Iterable[str]) -> str:
     """The docstring's line if it names every column of the call or class, else the columns."""
     names, line = list(columns), entry.line(label)
     return line if line and all(name in line for name in names) else ", ".join(names)
-
-
-def _returns(entry: Entry) -> str:
-    """The value that a part of this kind returns instead of columns."""
-    return SEAM_OF[entry.folder].returns if entry.folder in SEAM_OF else ""

@@ -98,7 +98,10 @@ def _list(console: Console, as_json: bool) -> None:
 def _keep(outcome: "Outcome", path: Path) -> None:
     """Put a result into a table, in place of an older one of the same claim."""
     rows = {row["claim"]: row for row in _rows(path)}
-    rows[outcome.claim.id] = {k: _cell(v) for k, v in outcome.row().items()}
+    rows[outcome.claim.id] = {
+        name: f"{value:.5g}" if isinstance(value, float) else str(value)
+        for name, value in outcome.row().items()
+    }
     with writing(path.parent, path.name):
         write_rows(path, COLUMNS, [rows[name] for name in sorted(rows)])
 
@@ -115,7 +118,3 @@ def _rows(path: Path) -> list[dict[str, Any]]:
             return [*reader]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-
-
-def _cell(value: str | float | int) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -9,24 +9,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from strop.cli.evaluate import Engine, Settings, Temperature, Trust
+from strop.cli.evaluate import Engine, MaxTokens, Settings, Source, Temperature, Trust
 from strop.cli.waiting import loading
 from strop.support.output import plain_console
 
 
 def sample(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`."),
-    ],
+    source: Source,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; without one, lines are read until the end.")
     ] = None,
     num_samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Answers.")] = 4,
     temperature: Temperature = None,
-    max_tokens: Annotated[
-        int, typer.Option(min=0, help="Most new tokens; 0: the run's, the model's or the task's.")
-    ] = 0,
+    max_tokens: MaxTokens = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     engine: Engine = "",

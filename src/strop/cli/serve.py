@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from strop.cli.evaluate import Engine, Settings, Trust
+from strop.cli.evaluate import Engine, Settings, Source, Trust
 from strop.cli.waiting import loading
 from strop.support.errors import RunStopped
 
@@ -15,10 +15,7 @@ EXAMPLE = "3,5,7:22="  # a prompt that the shipped models complete
 
 
 def serve(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`."),
-    ],
+    source: Source,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of this machine; 0: any free one.")
     ] = 8000,

@@ -223,12 +223,11 @@ class Trainers(NamedTuple):
     def _outcome(self, ref: Any, asked: bool) -> Ended:
         """How a trainer ended. Raises TrainerLost; KeyboardInterrupt if an end was requested."""
         try:
-            found: Ended = answer(self.ray, ref)
+            return answer(self.ray, ref)
         except self.ray.exceptions.RayError as error:
             if asked:
                 raise KeyboardInterrupt from error
             raise TrainerLost(f"a trainer is lost ({first_line(error)})") from error
-        return found
 
 
 def _check_shared(ray: Any, trainers: Sequence[Any], folder: Path) -> None:

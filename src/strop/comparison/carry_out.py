@@ -71,7 +71,8 @@ class RunsProgress:
         if time.monotonic() - self.printed > QUIET_SECONDS:
             self.printed = time.monotonic()
             active = [job for job in self.jobs if job.state == "training"]
-            self.note("; ".join(f"{job.name}: {self._step(job)}" for job in active) or self.left())
+            steps = [f"{job.name}: {last_step(job.folder)}/{self.steps}" for job in active]
+            self.note("; ".join(steps) or self.left())
 
     def _table(self) -> Table:
         table = Table(
@@ -98,9 +99,6 @@ class RunsProgress:
         found = [line.get(name) for name in ("reward", "entropy")]
         shown = [f"{value:.3f}" if isinstance(value, float) else "" for value in found]
         return [f"{line.get('step', 0)}/{self.steps}", *shown]
-
-    def _step(self, job: Job) -> str:
-        return f"{last_step(job.folder)}/{self.steps}"
 
     def left(self) -> str:
         """How much is done, and the time that the rest will take at the pace so far."""

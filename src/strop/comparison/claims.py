@@ -123,8 +123,7 @@ def _tables() -> dict[str, Any]:
 
 def shared_settings() -> Mapping[str, list[str]]:
     """The options of the settings that several experiments share, by name."""
-    settings: dict[str, list[str]] = _tables()["settings"]
-    return settings
+    return _tables()["settings"]
 
 
 @functools.cache

@@ -52,7 +52,8 @@ def _opened(given: str | Path) -> Source:
     if os.path.isdir(path):  # unlike Path's, false for a name that no file can have
         return folder(path)
     if not os.path.exists(path):
-        near = did_you_mean(path.name, _siblings(path))
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        near = did_you_mean(path.name, [other.name for other in beside])
         raise UserError(
             f"data file {path} does not exist{near}: check the path, seen from {Path.cwd()}"
         )
@@ -73,11 +74,6 @@ def short_name(given: str | Path) -> str:
         text = text.removeprefix(HUB).partition(":")[0].partition("@")[0]
     path = Path(text)
     return path.stem if path.suffix.lower() in _READERS else path.name
-
-
-def _siblings(path: Path) -> list[str]:
-    near = path.parent
-    return [other.name for other in near.iterdir()] if near.is_dir() else []
 
 
 _READERS: dict[str, Callable[[Path], Source]] = {

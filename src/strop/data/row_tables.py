@@ -192,8 +192,9 @@ def from_hub(text: str) -> Saved:
         )
     package = _package(f"reading {text}")
     try:
-        if not Path(given["name"]).exists() and not _was_read(package, given["name"]):
-            _ask_for(given["name"])
+        is_here = Path(given["name"]).exists() or _was_read(package, given["name"])
+        if not is_here and (trouble := trouble_with(given["name"], "dataset")):
+            raise UserError(trouble)
         found = package.load_dataset(
             given["name"], given["config"], split=given["split"] or "train",
             revision=given["revision"],
@@ -213,12 +214,6 @@ def _was_read(package: Any, name: str) -> bool:
     kept = package.naming.camelcase_to_snakecase(own)
     place = f"{owner}___{kept}" if owner else kept
     return (Path(package.config.HF_DATASETS_CACHE) / place).exists()
-
-
-def _ask_for(name: str) -> None:
-    """Raise UserError where the hub does not give a data set."""
-    if trouble := trouble_with(name, "dataset"):
-        raise UserError(trouble)
 
 
 def _package(what: str) -> Any:

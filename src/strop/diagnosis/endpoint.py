@@ -73,7 +73,9 @@ class Endpoint:
 def _examined(endpoint: Endpoint) -> tuple[list[str], dict[str, Any], list[Finding]]:
     found, models = _models(endpoint)
     report: dict[str, Any] = {"url": endpoint.place, "models": models}
-    lines = [endpoint.place, *(_line(name, length) for name, length in models.items())]
+    lines = [endpoint.place]
+    for name, length in models.items():
+        lines.append(f"  {name}: context {f'{length} tokens' if length else 'unknown'}")
     if found.status == "problem":
         return lines, {"endpoint": report}, [found]
     answers = _answers(endpoint)
@@ -86,10 +88,6 @@ def _examined(endpoint: Endpoint) -> tuple[list[str], dict[str, Any], list[Findi
         _versions(answers),
     ]
     return lines, {"endpoint": report}, [each for each in found_all if each is not None]
-
-
-def _line(name: str, length: int | None) -> str:
-    return f"  {name}: context {f'{length} tokens' if length else 'unknown'}"
 
 
 def _models(endpoint: Endpoint) -> tuple[Finding, dict[str, int | None]]:

@@ -81,7 +81,8 @@ def movement(run: Any) -> Finding:
         return Finding(question, "unknown", few)
     third = len(rewards) // 3
     before, late = rewards[-2 * third : -third], rewards[-third:]
-    gain, error = mean(late) - mean(before), _error(before, late)
+    gain = mean(late) - mean(before)
+    error = sum(stdev(each) ** 2 / len(each) for each in (before, late)) ** 0.5  # of the gain
     answers = mean(run.late("num_rollouts") or [0.0])
     numbers = {"approx_kl": mean(moved), "answers a step": answers, "gain": gain, "error": error,
                "answers for a nat": answers / mean(moved)}  # fmt: skip
@@ -98,11 +99,6 @@ def movement(run: Any) -> Finding:
         "tighter clip or fewer updates do the same; if it does not, the cause is another one"
     )
     return Finding(question, "note", answer, advice, numbers)
-
-
-def _error(before: list[float], late: list[float]) -> float:
-    """Standard error of the difference of two means."""
-    return sum(stdev(each) ** 2 / len(each) for each in (before, late)) ** 0.5
 
 
 def groups(run: Any) -> Finding:

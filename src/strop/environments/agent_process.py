@@ -142,8 +142,7 @@ def _end(pid: int) -> None:
 def _read(output: bytes, status: int) -> Outcome:
     if output:
         with suppress(Exception):  # it was ended while it wrote
-            outcome: Outcome = pickle.loads(output)
-            return outcome
+            return pickle.loads(output)
     if os.WIFSIGNALED(status):
         return Outcome("died", why=f"it was ended by {signal.Signals(os.WTERMSIG(status)).name}")
     return Outcome("died", why=f"it ended itself with exit code {os.WEXITSTATUS(status)}")

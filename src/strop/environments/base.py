@@ -209,8 +209,7 @@ class EnvironmentSource:
         if JOINED in self.name:
             members = members_of(self.name, self.options).values()
             return tuple(dict.fromkeys(chain.from_iterable(each.stop_strings for each in members)))
-        own: tuple[str, ...] = self._kind.stop_strings
-        return own
+        return self._kind.stop_strings
 
     @property
     def steps_all(self) -> bool:
@@ -398,6 +397,12 @@ def steps_all(kind: type[Environment]) -> bool:
 
 def _lacks(name: str, method: str) -> str:
     return f"environment {name} has no method {method}, which gives an Observation: add it"
+
+
+def only_word(action: str, words: re.Pattern[str]) -> str:
+    """The word in an action, of those that the pattern finds; empty for none, or for several."""
+    found = set(words.findall(action.lower()))
+    return found.pop() if len(found) == 1 else ""
 
 
 def check_style(style: str) -> None:

@@ -23,7 +23,6 @@ def load_data(
     *,
     validation: Split = 0,
     heldout: Split = 0,
-    seed: int = 0,
     prompt_column: str = "prompt",
     reader: Reader | str = "auto",
     columns: Mapping[str, str] = NOTHING,
@@ -34,13 +33,13 @@ def load_data(
     """Build a task from files whose rows have a prompt (text or chat messages) and any columns.
 
     `validation` and `heldout` are a second file, or rows split off the training files: a count
-    (an int) or a fraction (a float below 1). The split depends on `seed` and the number of rows
-    alone, and such a row keeps the uid of its place in the files. Columns that a row lacks are
-    None. `columns` renames columns, theirs to ours; after that `reader` translates rows of another
-    layout: a function or a name of `row_layouts.LAYOUTS`. `prompt_column` is the prompt's column
-    after both. `sets` are further files for validation, by the name of their set. Training files
-    may be given as NAME=FILE; `weights` say how often each is drawn. uses_columns: a column to
-    rename that no file has is an error, even where all files have its new name.
+    (an int) or a fraction (a float below 1). The split depends on the number of rows alone, and
+    such a row keeps the uid of its place in the files. Columns that a row lacks are None. `columns`
+    renames columns, theirs to ours; after that `reader` translates rows of another layout: a
+    function or a name of `row_layouts.LAYOUTS`. `prompt_column` is the prompt's column after both.
+    `sets` are further files for validation, by the name of their set. Training files may be given
+    as NAME=FILE; `weights` say how often each is drawn. uses_columns: a column to rename that no
+    file has is an error, even where all files have its new name.
 
     Raises UserError, naming file and line or row, for anything that cannot be read.
     """
@@ -54,7 +53,7 @@ def load_data(
     splits: dict[str, Sequence[Prompt]] = {}
     for number, (split, given) in enumerate((("validation", validation), ("heldout", heldout)), 1):
         if isinstance(given, (int, float)):
-            taken = _carve(rest, len(first), given, split, random.Random(f"{seed}/{split}"))
+            taken = _carve(rest, len(first), given, split, random.Random(f"0/{split}"))
             if taken:
                 rest = array("q", (row for row in rest if row not in taken))
             splits[split] = those(first, sorted(taken))

@@ -253,7 +253,7 @@ class Episodes:
         if not actions:
             return []
         if self.awaited:
-            return self._awaited(actions)
+            return self._together([self.step_alone(*each) for each in actions.items()])
         chosen = [self.environments[number] for number in actions]
         kind, given = type(chosen[0]), list(actions.values())
         if not steps_all(kind):
@@ -273,10 +273,6 @@ class Episodes:
         except Exception as error:
             return self._fail(number, _exit_of(error), self._at([number], [action]), error)
         return self._observed(number, action, answer)
-
-    def _awaited(self, actions: Mapping[int, str]) -> list[Observation]:
-        """Step asynchronous environments."""
-        return self._together([self.step_alone(*each) for each in actions.items()])
 
     def _together(self, calls: Sequence[Awaitable[Observation]]) -> list[Observation]:
         """Await all calls together in a loop that lasts as long as the episodes do."""

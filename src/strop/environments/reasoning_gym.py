@@ -27,7 +27,7 @@ _TUPLE, _ITEMS = "__tuple__", "__items__"
 
 
 def draw_splits(
-    name: str, sizes: Mapping[str, int | None], seed: int, config: Mapping[str, Any]
+    name: str, sizes: Mapping[str, int | None], config: Mapping[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
     """Rows of each split: prompt, answer, the whole entry, and the settings of its verifier.
 
@@ -40,7 +40,7 @@ def draw_splits(
             )
     num = {k: EPISODES[k] if size is None else size for k, size in sizes.items()}
     num_draws = num["heldout"] + num["validation"] + MAX_DRAWS_PER_ROW * num["train"]
-    dataset = _dataset(name, {**config, "seed": seed, "size": num_draws})
+    dataset = _dataset(name, {**config, "seed": 0, "size": num_draws})
     seen, place = set[str](), 0
     found: dict[str, list[dict[str, Any]]] = {}
     for split in SPLITS:
@@ -48,7 +48,7 @@ def draw_splits(
         while len(rows) < num[split] and place < end:
             if place == num_draws:  # rows of validation were skipped
                 larger = num_draws + MAX_DRAWS_PER_ROW * num["validation"]
-                dataset = _dataset(name, {**config, "seed": seed, "size": larger})
+                dataset = _dataset(name, {**config, "seed": 0, "size": larger})
             row = _row(dataset, place, name, config)
             place += 1
             if row["prompt"] not in seen:

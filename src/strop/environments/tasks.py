@@ -104,7 +104,6 @@ class Task:
 def load_task(
     name: str,
     *,
-    seed: int = 0,
     num_train: int | None = None,
     num_validation: int | None = None,
     num_heldout: int | None = None,
@@ -115,9 +114,8 @@ def load_task(
     `agent:file.py:function`, an environment's.
 
     Omitted sizes are the task's own (all puzzles and rows of files; 1000, 100 and 100 generated
-    rows or episodes). `seed` applies to generated tasks, `config` also to environments; the splits
-    of puzzles and of environments are the same for every seed. `weights` say how often each
-    environment of a mixture is drawn; its sizes are per environment.
+    rows or episodes). `config` applies to generated tasks and environments. `weights` say how often
+    each environment of a mixture is drawn; its sizes are per environment.
     `strop.environments.data_files.load_data` reads files.
 
     Raises UserError for an unknown task or dataset, a size that the task cannot fill, and a
@@ -146,13 +144,13 @@ def load_task(
             f"file.py:Class, those of other packages as {', '.join(FAMILIES.values())}, and data "
             "files are given as data"
         )
-    return builder(member, sizes, seed, config or {})
+    return builder(member, sizes, config or {})
 
 
 Sizes = Mapping[str, int | None]
 
 
-def _puzzles(name: str, member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+def _puzzles(name: str, member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
     """Build a task of OWN: its module has the splits of puzzles and scores answers."""
     if member or config:
         raise UserError(f"task {name} takes no dataset and no configuration, got {member!r}")
@@ -177,11 +175,11 @@ def _puzzles(name: str, member: str, sizes: Sizes, seed: int, config: Mapping[st
     )
 
 
-def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+def _reasoning_gym(member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
     with needs_extra("tasks of reasoning_gym need the package reasoning-gym", "reasoning-gym"):
         from strop.environments import reasoning_gym  # the library takes two seconds to import
 
-    rows = reasoning_gym.draw_splits(member, sizes, seed, config)
+    rows = reasoning_gym.draw_splits(member, sizes, config)
     splits = dict[str, Any]()
     for position, split in enumerate(sizes):
         splits[split] = number_rows(rows[split], position, "question")
@@ -195,7 +193,7 @@ def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, An
     )
 
 
-def _agent(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+def _agent(member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
     """Build a task with one prompt per episode, whose row holds a seed for the agent's task."""
     from strop.environments.agents import agent_of
 
@@ -213,7 +211,7 @@ def _agent(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> T
     return Task(name=f"agent:{member}", rewards=(), agent=agent, **splits)
 
 
-def _verifiers(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+def _verifiers(member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
     """Raise UserError: the server has no list of tasks, it plays the rows of files."""
     raise UserError(
         f"data.task=verifiers:{member} plays tasks that you give: the rows of --data, each a "
@@ -221,7 +219,7 @@ def _verifiers(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) 
     )
 
 
-def _traces(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+def _traces(member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
     """Build a task with one prompt per group of recorded rollouts, which begin with its tokens."""
     from strop.traces.files import open_traces
 
@@ -242,7 +240,7 @@ def _traces(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> 
             f"data.validation_size={aside} leaves none of the {len(groups)} groups of {member} to "
             "train on: make it less"
         )
-    held = set(random.Random(f"{seed}/validation").sample(range(len(groups)), aside))
+    held = set(random.Random("0/validation").sample(range(len(groups)), aside))
     trained = [each for each in groups if each[0] not in held][: sizes["train"]]
     return Task(
         name=f"traces:{Path(member).name}",
@@ -440,7 +438,7 @@ def check_columns(row: Mapping[str, Any], where: str) -> None:
         )
 
 
-_FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {
+_FAMILIES: dict[str, Callable[[str, Sizes, Mapping[str, Any]], Task]] = {
     **{name: functools.partial(_puzzles, name) for name in OWN},
     "reasoning_gym": _reasoning_gym,
     "traces": _traces,

@@ -85,8 +85,7 @@ class Tool:
     @property
     def parameters(self) -> Mapping[str, Any]:
         """JSON schema of its arguments."""
-        found: Mapping[str, Any] = self.schema["function"].get("parameters", {})
-        return found
+        return self.schema["function"].get("parameters", {})
 
     def problem(self, arguments: Any) -> str:
         """What is wrong with the arguments, by the schema; empty if they are valid."""

@@ -254,8 +254,7 @@ def _with_lists(node: Mapping[str, Any]) -> dict[str, Any]:
 def _list(array: Mapping[str, Any]) -> list[Any]:
     import numpy as np  # not above: the lists of recipes and options are shown without it
 
-    found: list[Any] = np.frombuffer(array["data"], array["dtype"]).reshape(array["shape"]).tolist()
-    return found
+    return np.frombuffer(array["data"], array["dtype"]).reshape(array["shape"]).tolist()
 
 
 def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcome:
@@ -272,28 +271,23 @@ def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcom
     failures = [*(trace.get("errors") or ()), *(head.get("errors") or ())]
     end = end_of_trace(trace)
     if end["reward"] is None and failures and trace.get("dropped") is None:
-        last = failures[-1]
-        if trace.get("is_timeout") or head.get("is_timeout"):
-            return Outcome("late", why=_error(last))
-        if last.get("type") in OUTSIDE:
-            return Outcome("lost", why=_error(last))
-        return Outcome("raised", why=_error(last))
+        late = trace.get("is_timeout") or head.get("is_timeout")
+        lost = failures[-1].get("type") in OUTSIDE
+        kind = "late" if late else "lost" if lost else "raised"
+        return Outcome(kind, why=_error(failures[-1]))
     try:
         rollout = rollout_of(trace, "the trace of verifiers")
     except NothingSaid:  # the model was not called
         rollout = None
     except UserError as error:
         return Outcome("lost", why=str(error))
-    rewards = {**end["rewards"], **_metrics(trace), "reward": end["reward"]}
+    found = (trace.get("metrics") or {}).items()
+    metrics = {name: float(value) for name, value in found if isinstance(value, int | float)}
+    rewards = {**end["rewards"], **metrics, "reward": end["reward"]}
     for name, value in rewards.items():
         if value is not None and not math.isfinite(value):
             return Outcome("unreadable", why=f"{name} = {value}")
     return Outcome("returned", rewards, rollout=rollout)
-
-
-def _metrics(trace: Mapping[str, Any]) -> dict[str, float]:
-    found = (trace.get("metrics") or {}).items()
-    return {name: float(value) for name, value in found if isinstance(value, int | float)}
 
 
 def _error(error: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
@@ -218,19 +219,16 @@ class EpisodesInWorkers:
             shown = self._call(player.at, "step", [number], [action])
         if shown is None:
             raise WorkerLost("its process was lost again")
-        found: Observation = shown[0]
-        return found
+        return shown[0]
 
     def _steps(self, at: int, actions: dict[int, str]) -> dict[int, Observation]:
         """Step a worker's episodes in one call or, if that fails, one by one to find the cause."""
         going = {n: a for n, a in actions.items() if n not in self.failed}
         together = None
         if len(going) > 1:
-            try:
+            with suppress(WorkerLost, TimeoutError):
                 own = list(going), list(going.values())
                 together = self._call(at, "step", *own, number=len(going))
-            except (WorkerLost, TimeoutError):
-                together = None
         if together is None:
             return {number: self._step(number, action) for number, action in actions.items()}
         for (number, action), shown in zip(going.items(), together, strict=True):
@@ -239,16 +237,13 @@ class EpisodesInWorkers:
         return self.failed | dict(zip(going, together, strict=True))
 
     def _end(self, at: int) -> None:
-        try:
+        with suppress(WorkerLost, TimeoutError):  # the worker is gone, and its episodes with it
             self._call(at, "end")
-        except (WorkerLost, TimeoutError):  # the worker is gone, and its episodes with it
-            return
 
     def _started(self, number: int, started: EpisodeSoFar) -> Observation:
         """Let a worker begin and replay an episode; the time limit counts each of its actions."""
         given, calls = (self.source, self.limits, number, started), 1 + len(started.actions)
-        shown: Observation = self._call(self.players[number].at, "begin", *given, number=calls)
-        return shown
+        return self._call(self.players[number].at, "begin", *given, number=calls)
 
     def _tried(self, call: Callable[[], Observation]) -> Observation:
         """Return the result of a call, which is retried where the worker was lost."""
@@ -294,20 +289,17 @@ class BroadcastEpisodes:
 
     def reset(self) -> list[Observation]:
         """The first observations of all episodes."""
-        shown: list[Observation] = self.shown
-        return shown
+        return self.shown
 
     def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
         """Step the episodes `numbers`; the observations are in their order."""
         if not numbers:
             return []
-        found: list[Observation] = self.first(lambda: self.world.step(numbers, actions))
-        return found
+        return self.first(lambda: self.world.step(numbers, actions))
 
     def repeat(self, number: int, actions: Sequence[str], seen: Sequence[str]) -> int:
         """Begin another episode of the seed of `number`, replay the actions, return its number."""
-        found: int = self.first(lambda: self.world.repeat(number, actions, seen))
-        return found
+        return self.first(lambda: self.world.repeat(number, actions, seen))
 
     def close(self) -> None:
         """Close the unfinished episodes."""

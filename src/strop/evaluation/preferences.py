@@ -73,8 +73,7 @@ def hardest_loss(logp_ref: Any, *, beta: float = 0.1) -> np.ndarray:
     logp_ref: [N, 2], the preferred answer first. Source: arXiv 2405.19534, theorem 4.1.
     """
     scores = _pairs(logp_ref)
-    result: np.ndarray = np.logaddexp(0.0, -beta * (scores[:, 1] - scores[:, 0]))
-    return result
+    return np.logaddexp(0.0, -beta * (scores[:, 1] - scores[:, 0]))
 
 
 def flips(before: Any, after: Any) -> dict[str, float]:

@@ -79,7 +79,7 @@ def evaluate(
             num_unscored=int((~scored_B).sum()),
         )  # fmt: skip
     samples = _samples(batch, services, graded, scored_B, engine.capabilities)
-    estimates = summarise(samples, ks, seed=seed, leave_out=True)
+    estimates = summarise(samples, ks, seed=seed)
     reward = None if judge is None else _mean_reward(batch, services, samples, seed)
     each = by_prompt(samples, ks, len(prompts))
     return Evaluated(estimates, batch, int((scored_P < max(ks)).sum()), reward, by_prompt=each)
@@ -99,7 +99,7 @@ def _mean_reward(
         samples, score_B=score_B, scored_B=scored_B, answer_B=None, confidence_B=None,
         entropy_B=None, measured={},
     )  # fmt: skip
-    return summarise(rewarded, (1,), seed=seed, leave_out=True)["mean@n"]
+    return summarise(rewarded, (1,), seed=seed)["mean@n"]
 
 
 def _samples(
@@ -189,12 +189,9 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
         return {
             f"eval/{split}/{name}": value
             for name, value in as_json(estimates).items()
-            if value is not None and _kept(name)
+            if value is not None
+            and name.startswith(KEYS)
+            and not (name.startswith("num_") and "/" in name)  # counts have no interval
         }
 
     return run
-
-
-def _kept(name: str) -> bool:
-    """Whether a number is logged during training; counts have no interval."""
-    return name.startswith(KEYS) and not (name.startswith("num_") and "/" in name)

@@ -79,7 +79,6 @@ def summarise(
     *,
     num_resamples: int = 2000,
     seed: int = 0,
-    leave_out: bool = False,
 ) -> dict[str, Estimate]:
     """Every number that the samples allow; keys in this order, `k` once for each of `ks`.
 
@@ -101,15 +100,15 @@ def summarise(
     Unscored rollouts count only in the last two counts; a prompt without any scored rollout is left
     out and counted. A rollout whose confidence or entropy is NaN is left out of that statistic
     alone. Seeded: the same samples give the same numbers.
-    A k above the number of scored samples of some prompts raises UserError; with `leave_out` the
-    mean is over the other prompts. Raises UserError also when no rollout was scored.
+    A mean at k is over the prompts with k scored samples. Raises UserError for a k that no prompt
+    has, and when no rollout was scored.
     """
     kept = samples.only_scored()
     if len(kept.prompt_B) == 0:
         raise UserError("no rollout was scored, so there is nothing to evaluate.")
     groups = _Groups.of(kept)
     for k in ks:
-        _check_k(k, samples, groups, leave_out)
+        _check_k(k, samples, groups)
     statistics: dict[str, Statistic] = {
         "mean@n": mean_over_prompts(groups.sum(kept.score_B) / groups.n_P)
     }
@@ -189,17 +188,16 @@ class _Groups:
         )
 
 
-def _check_k(k: int, samples: Samples, groups: _Groups, leave_out: bool) -> None:
+def _check_k(k: int, samples: Samples, groups: _Groups) -> None:
     if k < 1:
         raise UserError(f"k = {k} makes no sense; give a k of at least 1.")
-    decides = int(groups.n_P.argmax() if leave_out else groups.n_P.argmin())
-    n, prompt = int(groups.n_P[decides]), groups.id_P[decides]
+    most = int(groups.n_P.argmax())
+    n, prompt = int(groups.n_P[most]), groups.id_P[most]
     if k > n:
         failed = int((~samples.scored & (samples.prompt_B == prompt)).sum())
         raise UserError(
-            f"k = {k} needs {k} scored samples of {'a' if leave_out else 'every'} prompt, and "
-            f"prompt {prompt} has n = {n} ({failed} more were not scored); ask for k <= {n} or "
-            "draw more samples."
+            f"k = {k} needs {k} scored samples of a prompt, and prompt {prompt} has n = {n} "
+            f"({failed} more were not scored); ask for k <= {n} or draw more samples."
         )
 
 

@@ -65,6 +65,7 @@ class Rollouts:
         group_B = torch.unique(self.group_B, return_inverse=True)[1]
         first_P = segments.first(group_B, segments.count_of(group_B))
         uid_P = self.uid_B[first_P]
+        draw_P = (uid_P[:, None] == uid_P).tril(-1).sum(1)  # earlier groups of the same prompt
         void = torch.full(mask_BL.shape, torch.nan, device=device)
         tokens = dict.fromkeys(("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T"), void)
         seeds = [number_of(seed, step, "rollout", row) for row in range(num)]
@@ -72,7 +73,7 @@ class Rollouts:
             **tokens, **self.columns,
             "id_T": self.id_BL, "origin_T": torch.where(mask_BL, 0, 1),
             "version_T": torch.full(mask_BL.shape, step - 1, device=device),
-            "group_B": group_B, "uid_P": uid_P, "draw_P": _draws(uid_P),
+            "group_B": group_B, "uid_P": uid_P, "draw_P": draw_P,
             "rollout_uid_B": torch.tensor(seeds, device=device),
             "given_B": torch.arange(num, device=device),
             "truncated_B": self.truncated_B, "exit_B": one_B * 0,
@@ -90,12 +91,6 @@ class Rollouts:
         outcome_B = (self.reward_BM * weight_M).nansum(1)
         exit_B = torch.zeros_like(scored_B, dtype=torch.int64)
         return Graded(self.reward_BM, outcome_B, scored_B, {}, exit_B)
-
-
-def _draws(uid_P: Tensor) -> Tensor:
-    """For each group, the number of earlier groups of the same prompt."""
-    same_PP = uid_P[:, None] == uid_P[None]
-    return same_PP.tril(-1).sum(1)
 
 
 def _layout(mask_BL: Tensor) -> Layout:
@@ -174,8 +169,7 @@ class Update:
         flat = self._flat(place_B, mask_BL, columns)
         view = self._view(self.prepared.take(row_B), flat)
         rng = self.rng_of("objective", self.number)
-        found = kernel.adjoints(self.terms, view, flat, self.tally, rng=rng)
-        self.measured, self.adjoints = found
+        self.measured, self.adjoints = kernel.adjoints(self.terms, view, flat, self.tally, rng=rng)
 
     def _rows(self, given: Tensor) -> tuple[Tensor, Tensor]:
         """The positions in `given` of rollouts that are in this update, and their rows in it."""
@@ -225,8 +219,7 @@ class Step:
         """One advantage for each given rollout; 0 for rollouts that curation dropped."""
         all_B = self.batch["advantage_B"].new_zeros(num_given)
         all_B[self.batch["given_B"]] = self.batch["advantage_B"]
-        found: list[float] = all_B.tolist()
-        return found
+        return all_B.tolist()
 
     def update(self, given: Tensor, number: int) -> Update:
         """The optimiser step over these rollouts; one without gradient has no terms."""

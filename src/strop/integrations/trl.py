@@ -284,8 +284,7 @@ class StropGRPOTrainer(GRPOTrainer):
             return tensor
         if tensor.dim() > 1:
             tensor = self.accelerator.pad_across_processes(tensor, dim=1, pad_index=fill)
-        found: Tensor = self.accelerator.gather(tensor)
-        return found
+        return self.accelerator.gather(tensor)
 
 
 def _mask(inputs: Mapping[str, Any]) -> Tensor:

@@ -101,7 +101,7 @@ class Draws:
 
     def _begin(self) -> None:
         """Start the draws for which there is room, of this step and of the next."""
-        running = self._running()
+        running = int((self.done < self.length).sum())
         while running <= FULL * self.most:
             if not self.left:
                 if self.version < self.drawn - self.layout.staleness:
@@ -184,10 +184,6 @@ class Draws:
     def most(self) -> float:
         """The maximum number of running rollouts."""
         return self.size * self.layout.in_flight
-
-    def _running(self) -> int:
-        """The number of rollouts that have not ended."""
-        return int((self.done < self.length).sum())
 
     def _forget(self, count: int) -> None:
         """Remove the first `count` rows."""

@@ -142,7 +142,7 @@ def model_of(raw: Mapping[str, Any], name: str, place: Path) -> Model:
             raise UserError(f"{place} has {field}: {why}, which strop plan does not model")
     if "linear_attention" in (raw.get("layer_types") or ()):
         raise UserError(f"{place} has layers of linear attention, which strop plan does not model")
-    experts = _first(raw, EXPERTS)
+    experts = next((number for field in EXPERTS if (number := _whole(raw, field))), 0)
     inner = ("moe_intermediate_size",) if experts and "moe_intermediate_size" in raw else (
         "intermediate_size",
     )  # fmt: skip
@@ -180,11 +180,6 @@ def _sparse(raw: Mapping[str, Any], layers: int) -> int:
     every = _whole(raw, "decoder_sparse_step") or 1
     dense = set(raw.get("mlp_only_layers") or ()) | set(range(_whole(raw, "first_k_dense_replace")))
     return sum((layer + 1) % every == 0 and layer not in dense for layer in range(layers))
-
-
-def _first(raw: Mapping[str, Any], fields: tuple[str, ...]) -> int:
-    """The first of these fields that is a whole number above 0; 0 if none is."""
-    return next((number for field in fields if (number := _whole(raw, field))), 0)
 
 
 def _whole(raw: Mapping[str, Any], field: str) -> int:

@@ -97,12 +97,8 @@ def _count(number: float) -> str:
 
 def headings(found: Found) -> tuple[str, ...]:
     """The headings of the table's columns."""
-    return ("GPUs", *HEADINGS[1:]) if _share(found) else HEADINGS
-
-
-def _share(found: Found) -> bool:
-    """Whether GPUs share a model."""
-    return any(outcome.sharing for outcomes in found.values() for outcome in outcomes)
+    share = any(outcome.sharing for outcomes in found.values() for outcome in outcomes)
+    return ("GPUs", *HEADINGS[1:]) if share else HEADINGS
 
 
 def rows(found: Found) -> list[list[str]]:

@@ -105,9 +105,8 @@ def _header(methods: Sequence[Run], runs: Sequence[Run], states: Sequence[str]) 
         )
         items.append(f'<dl class="facts">{listed}</dl>')
         for run in method.members or (method,):
-            items += [
-                f'<p class="note">{escape(_prefixed(run, note, runs))}</p>' for note in run.notes
-            ]
+            whose = "" if len(runs) == 1 else f"{run.name}: "
+            items += [f'<p class="note">{escape(whose + note)}</p>' for note in run.notes]
     return f"<header>\n<h1>{names}</h1>\n{''.join(items)}\n</header>\n"
 
 
@@ -125,10 +124,6 @@ def _about(method: Run) -> list[tuple[str, str]]:
     if kept:
         items.append(("Set", " · ".join(f"{path}={value}" for path, value, _ in kept)))
     return items
-
-
-def _prefixed(run: Run, note: str, runs: Sequence[Run]) -> str:
-    return note if len(runs) == 1 else f"{run.name}: {note}"
 
 
 def _trained(run: Run) -> str:

@@ -155,5 +155,4 @@ class _Local:
             ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=end,
             pad_token_id=end, max_new_tokens=self.max_tokens,
         )  # fmt: skip
-        answer: str = self.tokenizer.decode(drawn[0, ids.shape[1] :], skip_special_tokens=True)
-        return answer
+        return self.tokenizer.decode(drawn[0, ids.shape[1] :], skip_special_tokens=True)

@@ -188,8 +188,9 @@ class Caller:
             group = {**named, **group, "parser": self._parser()}
             result = _listed(_awaited(self.function(**self._accepted(group))))
             if not isinstance(result, list) or len(result) != len(members):
+                size = len(result) if isinstance(result, list) else type(result).__name__
                 raise UserError(
-                    f"reward {self.name} gave {_size(result)} scores for a group of "
+                    f"reward {self.name} gave {size} scores for a group of "
                     f"{len(members)} completions: return a list with one number for each"
                 )
             for i, score in zip(members, result, strict=True):
@@ -333,7 +334,3 @@ def _listed(value: Any) -> Any:
     if isinstance(found, list | tuple):
         return [plain(each) for each in found]
     return [found] if isinstance(found, (int, float)) else found
-
-
-def _size(result: Any) -> str:
-    return str(len(result)) if isinstance(result, list) else type(result).__name__

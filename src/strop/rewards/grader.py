@@ -299,12 +299,10 @@ class Grader:
             raise
         return list(zip(calls, outcomes, strict=True))
 
-    def _limit_seconds(self, function: int, num_rows: int) -> float:
-        return min(self._seconds[function] * (1 + (num_rows - 1) / 32), MOST_SECONDS)
-
     def _ask(self, worker: WorkerProcess, call: _Call, batch: Rollouts) -> _Outcome | None:
         """Start a call; returns its outcome only where it cannot start."""
-        limit = self._limit_seconds(call.function, len(call.rows))
+        seconds = self._seconds[call.function] * (1 + (len(call.rows) - 1) / 32)
+        limit = min(seconds, MOST_SECONDS)
         rollouts = batch if len(call.rows) == len(batch.rows) else _taken(batch, call.rows)
         request = {"operation": "grade", "function": call.function, "rollouts": rollouts}
         try:
@@ -375,10 +373,11 @@ class Grader:
                 column = extra.setdefault(own, [None] * num_rows)
                 for row, value in zip(rows, values, strict=True):
                     column[row] = value
+        names = [spec.name for spec in self.specs]
         return Grades(
             scores_BM=scores_BM,
             scored_B=~failed_B & ~np.isnan(scores_BM).all(axis=1),
-            failures=tuple(sorted(failures, key=lambda f: (self._place(f.reward), f.row))),
+            failures=tuple(sorted(failures, key=lambda f: (names.index(f.reward), f.row))),
             metrics={
                 name: sum(v * n for v, n in pairs) / sum(n for _, n in pairs)
                 for name, pairs in logged.items()
@@ -471,9 +470,6 @@ class Grader:
                 if cause is None or cause.is_policys:
                     passed[batch.groups[row]] = cause is None
         return passed
-
-    def _place(self, reward: str) -> int:
-        return [spec.name for spec in self.specs].index(reward)
 
 
 def without(specs: Sequence[RewardSpec], num_rows: int, cause: Exit, message: str) -> Grades:

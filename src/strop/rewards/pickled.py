@@ -58,5 +58,4 @@ def read(place: str) -> Callable[..., Any]:
         ) from error
     if not callable(function):
         raise UserError(f"{place} holds {type(function).__name__}, which is no function")
-    found: Callable[..., Any] = function
-    return found
+    return function

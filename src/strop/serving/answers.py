@@ -171,7 +171,10 @@ class CallResponse:
         top = answer.top or ({},) * len(answer.ids)
         return {
             "content": [
-                {**self._of_token(id, logp), "top_logprobs": self._top(best)}
+                {
+                    **self._of_token(id, logp),
+                    "top_logprobs": [self._of_token(*each) for each in best.items()],
+                }
                 for id, logp, best in zip(
                     answer.ids, log_probs(self.wanted.call, answer), top, strict=True
                 )
@@ -183,9 +186,6 @@ class CallResponse:
         # A token that is a part of a character has no text of its own.
         whole = None if "\ufffd" in text else list(text.encode())
         return {"token": self._token(id), "logprob": logp, "bytes": whole}
-
-    def _top(self, best: Any) -> list[dict[str, Any]]:
-        return [self._of_token(id, logp) for id, logp in best.items()]
 
     def _text_logprobs(self, answer: ModelAnswer) -> dict[str, Any] | None:
         if not self.wanted.logprobs:

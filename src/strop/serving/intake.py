@@ -201,7 +201,8 @@ class Intake:
                 self._check_completes(arrived, {each.key for each in new})
             if not new:
                 return self._answers(arrived, new)
-            self._check_room()
+            if self._is_full():
+                raise Busy(min(self.seconds, LONGEST_WAIT), FULL)
             self._check_age(new)
             self._check_columns(new)
             last = {each.key: number for number, each in enumerate(new)} if whole else {}
@@ -249,11 +250,6 @@ class Intake:
                 "send complete with its last rollout",
                 "nothing_new",
             )
-
-    def _check_room(self) -> None:
-        """Raise Busy where no rollout can be accepted now."""
-        if self._is_full():
-            raise Busy(min(self.seconds, LONGEST_WAIT), FULL)
 
     def is_full(self) -> bool:
         """Whether the next steps that may train on current rollouts have all their groups."""

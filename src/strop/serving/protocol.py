@@ -14,10 +14,6 @@ from strop.traces.records import TurnRecord
 Route = Literal["chat", "completions", "generate"]
 
 
-def _new_id() -> str:
-    return uuid.uuid4().hex
-
-
 @dataclass(frozen=True)
 class ModelCall:
     """One call of the model, read and checked: the prompt's tokens, and how to draw.
@@ -41,7 +37,7 @@ class ModelCall:
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     key: str = field(default="", repr=False)  # the client's bearer token; no log may show it
-    id: str = field(default_factory=_new_id)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,7 @@ class Routes:
 
 def routes_of(model: nn.Module) -> Routes | None:
     """The shared state of a model's adapted layers; None where it has one adapter, or none."""
-    found: Routes | None = getattr(model, "strop_routes", None)
-    return found
+    return getattr(model, "strop_routes", None)
 
 
 def route(model: nn.Module, first: str) -> Routes:

@@ -134,8 +134,7 @@ def experts_of(model: Any) -> Experts | None:
         return None
     if not hasattr(model, ATTRIBUTE):
         setattr(model, ATTRIBUTE, _found(model))
-    found: Experts | None = getattr(model, ATTRIBUTE)
-    return found
+    return getattr(model, ATTRIBUTE)
 
 
 def _found(model: Any) -> Experts | None:

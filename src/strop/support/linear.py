@@ -103,8 +103,7 @@ def use_in(model: nn.Module) -> None:
 
 def packed(weight_OI: Tensor) -> Tensor:
     """The weight in the layout that oneDNN reads fastest, for `product`."""
-    found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI, PACKED_ROWS)
-    return found
+    return torch.ops.mkldnn._reorder_linear_weight(weight_OI, PACKED_ROWS)
 
 
 def pack(model: nn.Module) -> None:
@@ -137,8 +136,7 @@ def with_packed() -> Iterator[None]:
 
 def product(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """oneDNN's x W^T + b without gradient; the weight may be `packed`."""
-    found_NO: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
-    return found_NO
+    return torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
 
 
 def _suits(x: Tensor, weight_OI: Tensor) -> bool:
@@ -196,8 +194,7 @@ def is_norm(module: nn.Module) -> bool:
 
 def _norm_anywhere(module: Any, hidden: Tensor) -> Tensor:
     if hidden.dtype != module.weight.dtype:
-        plain: Tensor = type(module).forward(module, hidden)
-        return plain
+        return type(module).forward(module, hidden)
     return _norm(module, hidden)
 
 
@@ -226,8 +223,7 @@ def _is_fused(module: nn.Module) -> bool:
 
 def _fused(module: Any, hidden: Tensor) -> Tensor:
     if torch.is_grad_enabled() or hidden.dtype != torch.float32:
-        plain: Tensor = type(module).forward(module, hidden)
-        return plain
+        return type(module).forward(module, hidden)
     return _norm(module, hidden)
 
 

@@ -237,8 +237,7 @@ class OneJson:
         return len(self.rows)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        found: dict[str, Any] = self.rows[row]
-        return found
+        return self.rows[row]
 
     def crc(self) -> int:
         """The checksum of the file."""

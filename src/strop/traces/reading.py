@@ -420,8 +420,7 @@ def _first_choice(response: Row) -> Row:
     choices = response.get("choices") or [{}]
     if len(choices) > 1:
         raise UserError(f"the response has {len(choices)} choices: keep each as a rollout")
-    found: Row = choices[0]
-    return found
+    return choices[0]
 
 
 def _ended(choice: Row) -> str:

@@ -78,7 +78,7 @@ def open_tracker(kind: str, info: RunInfo) -> Tracker:
     """Open the tracker. Raises UserError when this fails."""
     module, _, name = TRACKERS[kind].partition(":")
     try:
-        made: Tracker = getattr(importlib.import_module(module), name)(info)
+        return getattr(importlib.import_module(module), name)(info)
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # any error of the library: no key, server or space
@@ -87,4 +87,3 @@ def open_tracker(kind: str, info: RunInfo) -> Tracker:
             f"{kind} cannot log the run: {type(error).__name__}: {why}; fix it, or leave {kind} "
             "out of tracking.to"
         ) from error
-    return made

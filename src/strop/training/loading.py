@@ -58,8 +58,7 @@ def load_model(
                 f"engine.kind={config.engine.kind} has the model elsewhere, for one process: give "
                 "its name, and train with one"
             )
-        remote: Loaded = config.engine.load(config, source)
-        return remote
+        return config.engine.load(config, source)
     names = config.roles.trained if config.roles.play else ()
     if names and not settings.lora_rank:
         raise UserError("roles.play trains adapters: give model.lora_rank, such as 16")

@@ -435,7 +435,8 @@ def _raise_in_all(ranks: Ranks, stopped: RunStopped | None) -> None:
 def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:
     """Run the next step, and write its line and tables to the run's folder."""
     settings = run.config.training
-    tokens = _looking_on(run)
+    due = _due(run.done + 1, settings.rollouts_every, settings.steps)
+    tokens = Tokens(settings.inspect) if due and settings.inspect else None
     stepped = _one_step(run, tokens)
     metrics = stepped.metrics
     if _due(run.done, run.config.evaluation.every, settings.steps):
@@ -464,13 +465,6 @@ def _is_best(run: Run, metrics: dict[str, float]) -> bool:
     """Whether the step is the best so far, by the first process's metrics so that all agree."""
     race = run.race
     return bool(race.name) and race.take(run.done, run.ranks.from_first(lambda: metrics))
-
-
-def _looking_on(run: Run) -> Tokens | None:
-    """The recorder of the next step's tokens; None where its rollouts are not written."""
-    settings = run.config.training
-    due = _due(run.done + 1, settings.rollouts_every, settings.steps)
-    return Tokens(settings.inspect) if due and settings.inspect else None
 
 
 def _one_step(run: Run, tokens: Tokens | None) -> Stepped:

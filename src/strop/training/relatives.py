@@ -66,7 +66,8 @@ def look(
     now = own.with_knobs({k: v for k, v in knobs.items() if k not in OUTSIDE})
     now = now.at_step(step, config.training.steps)
     learns = rows.learns(now)
-    entry, name = _entry_of(config), _name_of(config)
+    name = _name_of(config)  # of a recipe; empty for a method of stages, or of several recipes
+    entry = catalogue.find("recipe", name) if name else None
     equal: dict[str, Relative] = {}
     apart: dict[str, str] = {}
     for other in relatives(config, method, entry):
@@ -233,12 +234,6 @@ def _labels(algorithm: Algorithm, stage: str) -> tuple[str, ...]:
     content = getattr(algorithm, stage)
     uses = content if isinstance(content, tuple) else (content,) if content is not None else ()
     return tuple(use.label for use in uses)
-
-
-def _entry_of(config: RunConfig) -> Entry | None:
-    """The recipe of a run; None for a method of stages alone, or of several recipes."""
-    name = _name_of(config)
-    return catalogue.find("recipe", name) if name else None
 
 
 def _name_of(config: RunConfig) -> str:

@@ -49,7 +49,8 @@ class Continuations:
         wide = int(most.max(initial=0))
         token, chance = np.zeros((len(most), wide), np.int64), np.zeros((len(most), wide))
         row = np.flatnonzero(most > 0)
-        window, so_far = recent[row], np.full(len(row), self._trust())
+        trust = min((self.came + PRIOR) / (self.foretold + PRIOR), 1.0)
+        window, so_far = recent[row], np.full(len(row), trust)
         for place in range(wide):
             next_token, next_chance = self._look_up(window, group[row])
             so_far = so_far * next_chance
@@ -79,9 +80,6 @@ class Continuations:
         """Record that `came` drafts were accepted where the chances predicted `foretold`."""
         self.foretold = MEMORY * self.foretold + foretold
         self.came = MEMORY * self.came + came
-
-    def _trust(self) -> float:
-        return min((self.came + PRIOR) / (self.foretold + PRIOR), 1.0)
 
     def _look_up(self, recent: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         key = self._keys(recent, group)

@@ -178,8 +178,7 @@ class Openenv(Environment):
                 self.session = session
             raise failed
         self.session = session
-        found: dict[str, Any] = payload
-        return found
+        return payload
 
     async def _leave(self) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -195,8 +194,7 @@ class Openenv(Environment):
 async def _elsewhere(call: Any) -> Observation:
     """Await a call in the loop of this process, to which its connections belong."""
     running = asyncio.run_coroutine_threadsafe(call, loop_of(os.getpid()))
-    found: Observation = await asyncio.wrap_future(running)
-    return found
+    return await asyncio.wrap_future(running)
 
 
 def _connect_of_websockets(url: str) -> Any:
@@ -209,7 +207,7 @@ def _action_of(place: str) -> Mapping[str, Any]:
     """The schema of an action, by the server's /schema. Raises UserError and Failed."""
     client = Http(30.0)
     try:
-        schema: Mapping[str, Any] = client.ask(f"{place}/schema", read=json.loads)["action"]
+        return client.ask(f"{place}/schema", read=json.loads)["action"]
     except (Failed, ValueError, KeyError, TypeError) as error:
         if isinstance(error, Failed) and error.again:
             why = f"no OpenEnv server answers at {place}, start it before the run ({error})"
@@ -220,7 +218,6 @@ def _action_of(place: str) -> Mapping[str, Any]:
         ) from error
     finally:
         client.close()
-    return schema
 
 
 @cache

@@ -70,10 +70,6 @@ class Textarena(Environment):
             return self._end(player)
         return self._observe(valid=self._errors() <= errors)
 
-    def close(self) -> None:
-        """Nothing is held."""
-        return
-
     def _begin(self, num: int, seed: int) -> None:
         self.drawn = (
             random.Random(seed).getstate(),

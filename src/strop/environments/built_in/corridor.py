@@ -11,7 +11,7 @@ action is one character: 1 goes left, 2 goes right, 3 takes the key or opens the
 import random
 import re
 
-from strop.environments.base import Environment, Observation, check_number, check_style
+from strop.environments.base import Environment, Observation, check_number, check_style, only_word
 
 WORDS = re.compile(r"left|right|take|open")
 SYMBOLS = {"1": "left", "2": "right", "3": "use"}
@@ -46,7 +46,7 @@ class Corridor(Environment):
 
     def step(self, action: str) -> Observation:
         """Move, take or open."""
-        move = self._read(action)
+        move = SYMBOLS.get(action[:1], "") if self.is_compact else only_word(action, WORDS)
         if move == "left":
             self.position = max(self.position - 1, 1)
         elif move == "right":
@@ -56,13 +56,6 @@ class Corridor(Environment):
         elif move in ("take", "use") and self.position == self.key:
             self.has_key = True
         return self._observe(self._place(), reward=-self.step_cost, valid=move != "")
-
-    def _read(self, action: str) -> str:
-        """The action's name; empty when there is none, or more than one."""
-        if self.is_compact:
-            return SYMBOLS.get(action[:1], "")
-        found = set(WORDS.findall(action.lower()))
-        return found.pop() if len(found) == 1 else ""
 
     def _rules(self) -> str:
         if self.is_compact:

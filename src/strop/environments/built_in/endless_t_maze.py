@@ -15,7 +15,7 @@ where the corridor is longer, its end looks the same for both signs, and one can
 import random
 import re
 
-from strop.environments.base import Environment, Observation, check_number, check_style
+from strop.environments.base import Environment, Observation, check_number, check_style, only_word
 from strop.support.errors import UserError
 
 TURNS = ("left", "right")
@@ -64,7 +64,7 @@ class EndlessTMaze(Environment):
 
     def step(self, action: str) -> Observation:
         """Go forward, or turn."""
-        move = self._read(action)
+        move = SYMBOLS.get(action[:1], "") if self.is_compact else only_word(action, WORDS)
         sign, length = self.corridors[self.passed]
         if self.cell < length and move == "forward":
             self.cell += 1
@@ -80,13 +80,6 @@ class EndlessTMaze(Environment):
             return self._end(share)
         self.shown.append(self._place())
         return self._observe(share)
-
-    def _read(self, action: str) -> str:
-        """The action's name; empty when there is none, or more than one."""
-        if self.is_compact:
-            return SYMBOLS.get(action[:1], "")
-        found = set(WORDS.findall(action.lower()))
-        return found.pop() if len(found) == 1 else ""
 
     def _rules(self) -> str:
         if self.is_compact:

@@ -265,11 +265,7 @@ def open_pool(config: RunConfig, loaded: Loaded, ranks: Ranks) -> EnginePool:
             "engine.url on Ray: every engine would be that one server: leave one of the two out"
         )
     opened: list[RayWorkers] = []
-
-    def open_workers() -> None:
-        opened.append(RayWorkers(config))
-
-    ranks.from_first(open_workers)
+    ranks.from_first(lambda: opened.append(RayWorkers(config)))
     workers = opened[0] if opened else None
     alone = config.training.max_staleness > 0 and not config.training.renew_between_tokens
     try:

@@ -290,8 +290,7 @@ class AsynchronousCollector(BatchCollector):
             else:
                 assert message.step == step, f"a batch of step {message.step} at step {step}"
                 self.restarts.worked()
-                found: Collected = message
-                return found
+                return message
 
     def _died(self, how: str, remedy: str = "") -> None:
         """Clean up and count the restart. Raises RunStopped at the third death in a row."""

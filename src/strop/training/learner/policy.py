@@ -78,8 +78,7 @@ class Policy:
     @property
     def experts(self) -> Experts | None:
         """The experts of the model, also of its copy in its place; None: it has none."""
-        found: Experts | None = getattr(self.model, ATTRIBUTE, None)
-        return found
+        return getattr(self.model, ATTRIBUTE, None)
 
     @property
     def device(self) -> torch.device:

@@ -333,15 +333,10 @@ def attend_rows(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """Causal attention of whole rows, by transformers' function without a mask."""
-    found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, None, **options)
-    return found
+    return sdpa_attention_forward(module, query, key, value, None, **options)
 
 
 AttentionInterface.register(ROWS, attend_rows)
-
-
-def _waits(model: Any) -> bool:
-    return model.device.type != "cpu"
 
 
 def attending_rows(model: Any, when: "When") -> AbstractContextManager[None]:
@@ -353,7 +348,7 @@ def attending_rows(model: Any, when: "When") -> AbstractContextManager[None]:
     config = text_config(model)
     if (
         when != "off"
-        and _waits(model)
+        and model.device.type != "cpu"
         and config._attn_implementation == "sdpa"
         and _windows(config) == {None}
     ):

@@ -142,5 +142,4 @@ def _joined(value: Any, reader: _Reader, known: Mapping[str, Any]) -> Any:
 
 def _first(error: CheckpointException) -> BaseException:
     """Returns the error of the first process that failed."""
-    failure: BaseException = error.failures[min(error.failures)][0]
-    return failure
+    return error.failures[min(error.failures)][0]

@@ -24,6 +24,7 @@ from strop.method.charts import NAME as CHARTS
 from strop.method.charts import LineChart, as_objects
 from strop.support.errors import RunStopped, UserError
 from strop.support.exits import Exit
+from strop.support.files import well_formed
 from strop.support.writing import append_line, write_whole, writing
 from strop.tracking.metrics_file import lines_until, read_metrics
 from strop.tracking.watch import NAME as TRACKING
@@ -241,13 +242,14 @@ def rollout_table(step: int, batch: Batch, services: RunServices) -> pa.Table:
         "uid": uid_B.tolist(),
         "draw": batch["draw_P"][batch["group_B"]].tolist(),
         "prompt": [
-            _text(p if isinstance(p, str) else json.dumps(p, ensure_ascii=False)) for p in prompts
+            well_formed(p if isinstance(p, str) else json.dumps(p, ensure_ascii=False))
+            for p in prompts
         ],
-        "completion": [_text(completion) for completion in completions],
+        "completion": well_formed(completions),
         "reward": batch["reward_B"].tolist(),
         "exit": [Exit(number).label for number in batch["exit_B"].tolist()],
         **{
-            f"reward/{_text(name)}": [None if v != v else v for v in column.tolist()]
+            f"reward/{well_formed(name)}": [None if v != v else v for v in column.tolist()]
             for name, column in _components(batch, services)
         },
         "advantage": batch["advantage_B"].tolist(),
@@ -258,7 +260,8 @@ def rollout_table(step: int, batch: Batch, services: RunServices) -> pa.Table:
     }
     rollouts = batch["rollout_uid_B"].tolist()
     for name, values in services.log.logged.items():
-        free = _text(name) if _text(name) not in columns else f"extra/{_text(name)}"
+        own = well_formed(name)
+        free = own if own not in columns else f"extra/{own}"
         columns[free] = _arrow([values.get(rollout) for rollout in rollouts])
     return pa.table(columns)
 
@@ -272,16 +275,11 @@ def _components(batch: Batch, services: RunServices) -> list[tuple[str, Any]]:
 
 def _arrow(values: list[Any]) -> pa.Array:
     """Convert logged values to a column: plain values of one type, all else as JSON text."""
-    values = [_text(v) if isinstance(v, str) else v for v in values]
+    values = [well_formed(v) if isinstance(v, str) else v for v in values]
     if all(v is None or isinstance(v, str | int | float) for v in values):
         with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
             return pa.array(values)
     return pa.array([None if v is None else json.dumps(v) for v in values])
-
-
-def _text(text: str) -> str:
-    """Escape lone surrogates, which UTF-8 cannot hold."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 # turn_T counts within the rollout here; the other links follow from the lists.

@@ -69,16 +69,16 @@ class RunEpisodes:
         """
         is_chat = self.texts.is_chat
         tokenizer, template = self.texts.tokenizer, self.texts.chat.template
-
-        def made() -> tuple[int, ...]:
-            return observation_ids(tokenizer, text, is_chat, last, template, messages)
-
         messages = self._answers(answers)
         if self.texts.chat.reader is not None and num_new:
             prompt, action = so_far[:-num_new], so_far[-num_new:]
             return self.texts.chat.reader.between(prompt, action, messages_of(text, messages))
         shown = "\0".join((text, *(f"{each.name}\0{each.text}" for each in answers)))
-        return self._observed.get((shown, last if is_chat else -1), made, len)
+        return self._observed.get(
+            (shown, last if is_chat else -1),
+            lambda: observation_ids(tokenizer, text, is_chat, last, template, messages),
+            len,
+        )
 
     def _answers(self, answers: Sequence[ToolAnswer]) -> list[dict[str, Any]]:
         """Messages of the role `tool`, if the template shows such messages."""
@@ -142,8 +142,7 @@ class RunEpisodes:
             return [chat.reader.read(each, self._whole(each)) for each in ids]
         if chat.tools:
             return [read_action(self._whole(each), chat.call_form, chat.tools) for each in ids]
-        texts: list[str] = tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return texts
+        return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     def _whole(self, ids: Sequence[int]) -> str:
         """An action's text with the special tokens that calls contain, without its end tokens."""

@@ -101,13 +101,10 @@ def new_tokens(rollout: Any, task: Task, longest_given: int | None = None) -> tu
         if isinstance(getattr(rollout, name, 0), Schedule):
             raise UserError(f"rollout.{name} is one number for a whole run: it takes no schedule")
     usual = longest_given or task.max_tokens
-    found: tuple[int, int]
     if task.environment is None:
-        found = rollout.new_tokens(usual, None)
-        return found
+        return rollout.new_tokens(usual, None)
     with task.environment.opened() as environment:
-        found = rollout.new_tokens(usual, environment)
-    return found
+        return rollout.new_tokens(usual, environment)
 
 
 K = TypeVar("K")
