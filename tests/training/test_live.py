@@ -260,6 +260,7 @@ def said_by(client: OpenAI, policy: Any) -> Any:
     ("options", "message"),
     [
         ({"task": "traces:queue:"}, "names no folder: give traces:queue:FOLDER"),
+        ({"task": f"traces:queue:{__file__}/drop"}, "the folder .*drop cannot be used"),
         ({"data_task_config": {"prot": 1}}, "has no option 'prot'"),
         ({"data_task_config": {"port": "80"}}, "port is '80': give a whole number"),
         ({"data_validation_size": 3}, "traces:live has no prompts of its own"),

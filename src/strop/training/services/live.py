@@ -123,8 +123,9 @@ class RunLive:
             self.server.port = 0  # the earlier port is in use by somebody else now
             self.server.start()
         if self.source.folder:
-            self.watched = WatchedFolder(Path(self.source.folder), self.intake)
-            self.watched.start()
+            watched = WatchedFolder(Path(self.source.folder), self.intake)
+            watched.start()
+            self.watched = watched
         (folder / PLANNED).unlink(missing_ok=True)
         return self._announced(folder / ADDRESS, Address(self.server.url, self.server.key))
 
