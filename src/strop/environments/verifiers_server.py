@@ -43,6 +43,9 @@ class ServedEpisode:
     ended: Future[Outcome] = field(default_factory=Future)
     traces: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.ended.set_running_or_notify_cancel()  # who awaits it may give up, and not cancel it
+
     def end(self) -> None:
         """End the episode now."""
         self.owner.cancel(self)
