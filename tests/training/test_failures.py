@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from strop.support.errors import RunStopped, UserError
 from strop.training import loop
 from strop.training.learner.policy import clipped_step
 from strop.training.record import checkpoint, ending
+from strop.training.record.lock import in_use
 from strop.training.services.agents import Episode
 
 BOUNDS = '''
@@ -501,6 +503,26 @@ def test_a_judge_that_does_not_answer_before_step_1_is_refused(lab, runner, tmp_
     told = r"reward strict could score no answer before step 1: .*refused\. Start its server"
     with pytest.raises(UserError, match=told):
         runner.start(raw, tmp_path / "run")
+
+
+def test_an_interrupt_while_a_run_is_closed_leaves_nothing_open(lab, runner, tmp_path, monkeypatch):
+    closed = []
+
+    def interrupted():
+        closed.append("grader")
+        raise KeyboardInterrupt
+
+    run = runner.start(lab.raw("grpo"), tmp_path / "run")
+    world, services = run.world, run.world.services
+    grader = services.grading.grader
+    monkeypatch.setattr(services.grading, "grader", SimpleNamespace(close=interrupted))
+    monkeypatch.setattr(services.live, "close", lambda: closed.append("live"))
+    monkeypatch.setattr(world.engine, "close", lambda: closed.append("engine"))
+    with pytest.raises(KeyboardInterrupt):
+        run.close()
+    grader.close()
+    assert closed == ["grader", "live", "engine"]
+    assert not in_use(tmp_path / "run")
 
 
 def test_an_episode_that_is_cancelled_while_it_ends_leaves_later_ones_as_they_are(tmp_path):

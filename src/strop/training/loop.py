@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -160,12 +160,14 @@ class Run:
         stores.sweep(files_in(self.state), self.done)
 
     def close(self) -> None:
-        """End the processes of grader and collector, close policy and engine, unlock the folder."""
-        self.world.policy.close()
-        self.world.collector.close()
-        self.world.services.close()
-        self.world.engine.close()
-        self.record.lock.free()
+        """Close policy, collector, services and engine, and unlock the folder: each of them, also
+        after an error of one before.
+        """
+        world = self.world
+        with ExitStack() as closing:  # the last one first
+            closing.callback(self.record.lock.free)
+            for each in (world.engine, world.services, world.collector, world.policy):
+                closing.callback(each.close)
 
 
 def start(
