@@ -1,5 +1,6 @@
 """The loop over steps: train, evaluate, log, save; it stops cleanly and resumes exactly."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -375,7 +376,9 @@ def attended(run: Run, watcher: Watcher) -> Iterator[None]:
 
     def ask() -> None:
         run.stop_asked = True
-        watcher.note("finishing this step, then saving (Ctrl-C again stops at once)")
+        # In another thread: this one may be amid a print, which allows no second one.
+        text = "finishing this step, then saving (Ctrl-C again stops at once)"
+        threading.Thread(target=watcher.note, args=(text,)).start()
 
     with asking_first(ask), settled():
         yield
