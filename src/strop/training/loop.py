@@ -19,7 +19,7 @@ from strop.support.devices import torch_set
 from strop.support.errors import RunStopped, StepGivenUp, UserError, first_line
 from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
-from strop.tracking.metrics_file import read_metrics
+from strop.tracking.metrics_file import lines_until, read_metrics
 from strop.tracking.watch import tracked
 from strop.training import relatives, roles
 from strop.training.collect import asynchronous
@@ -245,8 +245,9 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks = ALONE)
 def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
     """Discard the records of later steps, and record that the run resumes."""
     config = run.config
-    run.record.cut_after(run.done)  # first: it may refuse
-    checkpoint.forget_after(run.checkpoints, run.done)
+    lines_until(run.record.metrics_path, run.done)  # first: it may refuse
+    checkpoint.forget_after(run.checkpoints, run.done)  # before the lines that each needs
+    run.record.cut_after(run.done)
     run.prune()
     run.record.write_config(config.to_toml())
     if not run.finished:
