@@ -237,6 +237,7 @@ def _connected(address: str) -> Any:
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 200)
+    socket.setsockopt(zmq.SNDHWM, 0)  # no limit: or sending to a server that is gone never returns
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
