@@ -167,6 +167,32 @@ def test_arguments_that_a_killed_call_put_aside_are_those_of_the_comparison(
     assert [path.name for path in (here / "mine").glob("given*")] == ["given"]
 
 
+class Killed(BaseException):
+    """Stands for a process that is killed."""
+
+
+def test_a_kill_while_what_was_put_aside_is_deleted_loses_none_of_it(
+    lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_module, "_carried_out", lambda plan, *_: plan)
+    rows, delete = rows_of(lab.data), shutil.rmtree
+    compared(lab, ["grpo"], out="mine")
+
+    def killed(place: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            (place / "data.jsonl").unlink()
+            raise Killed
+        delete(place, ignore_errors=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(Killed):
+            compared(lab, ["grpo"], out="mine")
+    with pytest.raises(UserError, match=r"mine was started with other rows \(data\)"):
+        compared(lab, ["grpo"], out="mine", data=rows[1:])
+    assert rows_of(here / "mine/given/data.jsonl") == rows
+
+
 def test_another_reward_is_another_comparison(
     lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,12 @@
 """Environments with an async step: the same episodes, and a slow one delays no other."""
 
 import asyncio
+import os
+import signal
+import time
 from typing import ClassVar
 
+import pytest
 from fakes.engine import TableEngine, by_last_token
 
 from strop.engines.asynchronous import AsyncEngine, asynchronous, gather, run
@@ -80,6 +84,23 @@ def test_a_step_that_takes_too_long_is_the_policys():
     assert (late.exit, late.done, other.exit) == (Exit.TIMEOUT, True, None)
     assert "TimeoutError: it took over 0.05 s (data.env_timeout_seconds). Correct it" in late.why
     episodes.close()
+
+
+class Interrupted(Digits):
+    """Ctrl-C comes while it begins."""
+
+    async def reset(self, seed):
+        await asyncio.sleep(0.3)  # whoever awaits it only waits by then
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+
+def test_an_interrupt_does_not_wait_for_what_is_awaited():
+    interrupted, started = episodes_of("Interrupted", (1,)), time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.reset()
+    interrupted.close()
+    assert time.monotonic() - started < 30
 
 
 class Counting(TableEngine):

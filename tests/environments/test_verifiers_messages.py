@@ -114,6 +114,21 @@ def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
     client.close()
 
 
+def test_a_client_closes_whatever_it_has_still_to_send_to_a_server_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verifiers_server, "START_SECONDS", 0.2)
+    client = VerifiersServer("verifiers:tcp://127.0.0.1:9", "model", {})
+    with pytest.raises(UserError, match="no server of verifiers answers"):
+        client.start()
+    for number in range(1200):  # the orders of many episodes; ZeroMQ's own limit is 1,000
+        client.outgoing.put((f"ping-{number}", "health", {}))
+    closing = threading.Thread(target=client.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()
+
+
 def test_a_number_that_is_not_finite_ends_its_own_episode(server: VerifiersServer) -> None:
     outcome = server.begin({"question": "infinite"}, HERE).ended.result(10)
     assert (outcome.kind, outcome.why) == ("unreadable", "a = inf")

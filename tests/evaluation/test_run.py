@@ -1,5 +1,7 @@
 """Sampling and scoring a model on prompts."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -203,3 +205,16 @@ def test_a_checkpoint_is_scored_as_its_phase_samples(lab, runner, tmp_path):
     assert (own.temperature, own.top_p) == (0.3, 0.5)
     own = opened(1, assignments=["phases.cool.rollout.top_p=0.5", "phases.hot.rollout.top_p=0.7"])
     assert (own.temperature, own.top_p) == (0.3, 0.5)
+
+
+def test_an_engine_is_closed_though_the_services_are_interrupted():
+    closed = []
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    engine = SimpleNamespace(close=lambda: closed.append("engine"))
+    services = SimpleNamespace(close=interrupted)
+    with pytest.raises(KeyboardInterrupt), InferenceModel(None, engine, services, None, False):
+        pass
+    assert closed == ["engine"]

@@ -1,6 +1,7 @@
 """An engine behind the server: its tokens are the engine's own, whatever other clients request."""
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -251,6 +252,29 @@ def test_an_engine_that_breaks_ends_all(capfd):
             assert (response.status_code, "engine has failed" in response.text) == (500, True)
         assert backend.ended.wait(30)
     assert "ZeroDivisionError: the engine" in capfd.readouterr().err
+
+
+def test_an_engine_that_breaks_before_new_weights_is_their_error_too():
+    engine, polled, breaks = local(), threading.Event(), threading.Event()
+
+    def broken(seconds):
+        polled.set()
+        breaks.wait(30)
+        raise ZeroDivisionError("the engine")
+
+    engine.poll = broken
+    with (
+        EngineBackend(asynchronous(engine), max_model_len=CONTEXT) as backend,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        call = pool.submit(asyncio.run, backend.say(ModelCall("completions", PROMPT)))
+        polled.wait(30)
+        threading.Timer(0.3, breaks.set).start()  # while the weights wait for the step's end
+        with pytest.raises(Refused, match="engine has failed") as failed:
+            backend.load_weights(None, 5)
+        with pytest.raises(Refused, match="engine has failed"):
+            call.result()
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
 
 
 def test_a_request_that_fails_says_so():

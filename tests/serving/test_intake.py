@@ -349,6 +349,19 @@ def test_what_waits_for_a_resumed_run_is_read_once_its_versions_are_known(tmp_pa
     assert (folder / "taken" / "one.jsonl").exists()
 
 
+def test_what_earlier_steps_have_taken_leaves_a_resumed_run_its_room(tmp_path: Path) -> None:
+    """A step that asked for further groups has taken as many as may wait for the next steps."""
+    made = intake(tmp_path / "p.jsonl", staleness=1, size=1)
+    for before, names in enumerate(("ab", "cd")):
+        made.add([row(name) for name in names])
+        assert taken(made, 1, before=2 * before) == [*names]
+        made.expect(1, 2, 1)
+    resumed = intake(tmp_path / "p.jsonl", staleness=1, size=1, step=2)
+    assert resumed.take(2, 2, 4) is None
+    resumed.add([row("e", 1), row("f", 1)])
+    assert taken(resumed, 2, before=4) == ["e", "f"]
+
+
 def test_columns_are_those_of_the_first_rollout_of_a_task(tmp_path: Path) -> None:
     made = intake(tmp_path / "p.jsonl", size=1, wanted=9)
     made.add([row("a", columns={"n": 1})])

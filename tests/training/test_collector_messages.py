@@ -11,8 +11,9 @@ import torch
 from strop.method import notation
 from strop.support import guarded_process
 from strop.training import collector_process
+from strop.training.collect import process
 from strop.training.collect.asynchronous import DRAWN, LOADING_SECONDS, AsynchronousCollector, Box
-from strop.training.collect.messages import Begin, Broken
+from strop.training.collect.messages import Begin, Broken, Trained
 from strop.training.collect.process import Mailbox, Over
 from strop.training.parallel.ranks import Ranks
 from strop.training.settings import config
@@ -63,6 +64,21 @@ def test_a_letter_that_the_process_cannot_read_ends_it(tmp_path):
         assert not folder.exists()
         with pytest.raises(Over):
             post.wait()
+
+
+def test_what_arrives_while_the_process_is_busy_ends_its_next_wait(monkeypatch):
+    monkeypatch.setattr(process, "ALIVE_SECONDS", 30.0)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        guarded_process.send(ours, pickle.dumps(Begin({}, 1, {}, 1, 1, "")))
+        post = Mailbox(theirs)
+        guarded_process.send(ours, pickle.dumps(Trained(1, None)))
+        while not post.trained:  # as while it loads weights that came before
+            time.sleep(0.01)
+        started = time.monotonic()
+        post.wait()
+        assert time.monotonic() - started < 15
+        assert post.take() == (None, [Trained(1, None)])
 
 
 def test_a_process_hears_what_was_drawn_and_has_ended_of_its_step_and_later_ones(monkeypatch):

@@ -1,17 +1,23 @@
 """Which failures stop a run, which do not, and what is left afterwards."""
 
+import asyncio
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from commands import Strop, launch
 from models import without_times
 
+from strop.environments.agents import Agents
+from strop.environments.episodes import CallLimits
 from strop.support.errors import RunStopped, UserError
 from strop.training import loop
 from strop.training.learner.policy import clipped_step
 from strop.training.record import checkpoint, ending
+from strop.training.record.lock import in_use
+from strop.training.services.agents import Episode
 
 BOUNDS = '''
 from dataclasses import dataclass
@@ -497,3 +503,50 @@ def test_a_judge_that_does_not_answer_before_step_1_is_refused(lab, runner, tmp_
     told = r"reward strict could score no answer before step 1: .*refused\. Start its server"
     with pytest.raises(UserError, match=told):
         runner.start(raw, tmp_path / "run")
+
+
+def test_an_interrupt_while_a_run_is_closed_leaves_nothing_open(lab, runner, tmp_path, monkeypatch):
+    closed = []
+
+    def interrupted():
+        closed.append("grader")
+        raise KeyboardInterrupt
+
+    run = runner.start(lab.raw("grpo"), tmp_path / "run")
+    world, services = run.world, run.world.services
+    grader = services.grading.grader
+    monkeypatch.setattr(services.grading, "grader", SimpleNamespace(close=interrupted))
+    monkeypatch.setattr(services.live, "close", lambda: closed.append("live"))
+    monkeypatch.setattr(world.engine, "close", lambda: closed.append("engine"))
+    with pytest.raises(KeyboardInterrupt):
+        run.close()
+    grader.close()
+    assert closed == ["grader", "live", "engine"]
+    assert not in_use(tmp_path / "run")
+
+
+def test_an_episode_that_is_cancelled_while_it_ends_leaves_later_ones_as_they_are(tmp_path):
+    file = tmp_path / "sleeps.py"
+    file.write_text("import time\n\n\ndef play(row):\n    time.sleep(row['seconds'])\n")
+    agents = Agents(f"{file}:play")
+
+    async def play():
+        episode = Episode("key", CallLimits())
+        episode.start(agents, {"seconds": 60}, "")
+        try:
+            await episode.next()
+        finally:
+            await episode.end()
+
+    async def cancelled_twice():
+        task = asyncio.ensure_future(play())
+        while not agents.running:
+            await asyncio.sleep(0.01)
+        for _ in range(2):  # by the strategy, of which another episode fails, and by its loop
+            task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(cancelled_twice())
+    assert agents.begin({"seconds": 0}, {}).ended.result(30).kind == "returned"
+    agents.close()

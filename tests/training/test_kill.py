@@ -4,14 +4,18 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commands import forked, from_the_same_server, launch
 from models import without_times
 
 from strop.cli.main import main
+from strop.training import loop
 
 STEPS = 5
 
@@ -115,6 +119,36 @@ def test_a_second_ctrl_c_stops_at_once(lab, tmp_path):
     assert "Traceback" not in output.read_text()
     broken = f"what the run saved stays. Resume with: strop train --resume {folder}"
     assert broken in output.read_text()
+
+
+def test_a_preemption_may_come_while_a_line_waits_for_a_terminal_that_takes_none():
+    reads, writes = os.pipe()
+    run = SimpleNamespace(stop_asked=False)
+    found = bytearray()
+
+    def preempt():
+        time.sleep(0.5)  # the line is being written by then
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not run.stop_asked:
+            time.sleep(0.01)
+        while piece := os.read(reads, 1 << 16):
+            found.extend(piece)
+
+    os.set_blocking(writes, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writes, b"." * 4096)
+    os.set_blocking(writes, True)
+    thread = threading.Thread(target=preempt)
+    with open(writes, "w") as terminal:
+        watcher = SimpleNamespace(note=lambda text: print(text, file=terminal, flush=True))
+        with loop.attended(run, watcher):
+            thread.start()
+            print("step 1", file=terminal, flush=True)
+            wait_for(lambda: b"finishing this step" in found, thread)
+    thread.join()
+    os.close(reads)
+    assert b"step 1" in found
 
 
 def test_a_preemption_before_the_first_step_leaves_no_folder(lab, tmp_path):

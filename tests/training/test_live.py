@@ -25,7 +25,8 @@ from strop.serving.protocol import Refused
 from strop.support.errors import RunStopped
 from strop.traces.records import Rollout, TurnRecord
 from strop.training.record.run_folder import Record
-from strop.training.services.live import RunLive
+from strop.training.services import live as run_live
+from strop.training.services.live import ADDRESS, PLANNED, Address, RunLive
 
 SHORT = {"rollout_max_tokens": 6, "sampling_num_prompts": 2, "sampling_num_rollouts": 4,
          "training_steps": 2, "training_lr": 1e-3, "training_rollouts_every": 1,
@@ -260,6 +261,7 @@ def said_by(client: OpenAI, policy: Any) -> Any:
     ("options", "message"),
     [
         ({"task": "traces:queue:"}, "names no folder: give traces:queue:FOLDER"),
+        ({"task": f"traces:queue:{__file__}/drop"}, "the folder .*drop cannot be used"),
         ({"data_task_config": {"prot": 1}}, "has no option 'prot'"),
         ({"data_task_config": {"port": "80"}}, "port is '80': give a whole number"),
         ({"data_validation_size": 3}, "traces:live has no prompts of its own"),
@@ -291,6 +293,26 @@ def test_an_address_in_use_leaves_no_run(lab: Any, here: Path) -> None:
             Record(Path("run")).check_free()
         Record(Path("run")).discard()
         assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(("begin", "name"), [("prepare", ADDRESS), ("open", PLANNED)])
+def test_a_kill_while_the_address_is_written_leaves_the_earlier_one(
+    begin: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = SimpleNamespace(start=lambda: None, url="http://127.0.0.1:4567", key="key")
+    texts = SimpleNamespace(tokenizer=None, chat=None, limits=SimpleNamespace(context_tokens=9))
+    source = SimpleNamespace(host="127.0.0.1", port=0, folder="")
+    live = RunLive(source, texts, lambda: 1)
+    live._announced(tmp_path / name, Address(server.url, server.key))
+
+    def killed(*_: object) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(run_live, "PolicyServer", lambda *_, **__: server)
+    monkeypatch.setattr(run_live, "write_whole", killed)
+    with pytest.raises(InterruptedError):
+        getattr(live, begin)(tmp_path)
+    assert live._address(tmp_path) == Address(server.url, server.key)
 
 
 def told(said: tuple[int, ...] = (3, 8), versions: tuple[int, ...] = (3, 4)) -> TurnRecord:

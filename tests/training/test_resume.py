@@ -12,6 +12,7 @@ from runs import Runner
 from strop.support.errors import UserError
 from strop.training import loop
 from strop.training.record import checkpoint, run_folder
+from strop.training.settings import config
 
 # One draws in rounds and keeps its draws, one changes an option by its observations.
 RECIPES = ("dapo(max_rounds=3)", "adaptive_entropy_coef(target=3.1)")
@@ -129,6 +130,29 @@ def test_what_a_kill_leaves_behind_is_cleared_away(cut, unbroken, runner):
     runner.go(runner.resume(cut))
     same(cut, unbroken("grpo"))
     assert not list((cut / "checkpoints").glob(".*"))
+
+
+def test_going_back_to_an_earlier_step_may_break_off(unbroken, runner, tmp_path, monkeypatch):
+    """Whichever of its files are discarded last: a checkpoint never stays without its lines."""
+    folder = shutil.copytree(unbroken("grpo"), tmp_path / "run")
+    discarded = []
+
+    def breaking(real):
+        def discard(*given):
+            discarded.append(real)
+            if len(discarded) == 2:
+                raise Broken
+            real(*given)
+
+        return discard
+
+    with monkeypatch.context() as patch:
+        for target, name in ((checkpoint, "forget_after"), (run_folder.Record, "cut_after")):
+            patch.setattr(target, name, breaking(getattr(target, name)))
+        with pytest.raises(Broken):
+            loop.resume(config.load(folder / "config.toml"), folder, 2)
+    runner.go(runner.resume(folder))
+    same(folder, unbroken("grpo"))
 
 
 def test_a_file_of_the_user_beside_the_rollouts_stays(cut, runner):

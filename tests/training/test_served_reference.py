@@ -1,6 +1,8 @@
 """A teacher behind a server: the same log-probabilities as from its folder, and what goes wrong."""
 
 import json
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -113,6 +115,27 @@ def test_what_fails_is_told(teacher):
             RunStopped, match=r"does not score rollout 1, of 70 tokens: its context has"
         ):
             reference.columns(batch, ("logp_T",), 1.0)
+
+
+def test_an_error_does_not_wait_for_the_answers_to_other_rollouts(teacher):
+    batch = flat_batch((6, 5), (0, 1), id_T=[3] * 11)
+    asked, over = threading.Event(), threading.Event()
+
+    def hangs(body):
+        if BODY in body and len(body["prompt"]) == 5:
+            asked.set()
+            over.wait(20)
+        if BODY in body and len(body["prompt"]) == 6:
+            asked.wait(20)
+            return 400, "no"
+        return None
+
+    with served(teacher, hangs) as server:
+        reference, started = ServedReference(server.url, teacher.tokenizer), time.monotonic()
+        with pytest.raises(RunStopped, match="does not score rollout 0"):
+            reference.columns(batch, ("logp_T",), 1.0)
+        assert time.monotonic() - started < 15
+        over.set()
 
 
 @pytest.mark.parametrize(

@@ -356,7 +356,8 @@ def _given_kept(folder: Path, made: bool) -> Iterator[Path]:
     finally:
         if any(before.iterdir()):
             shutil.copytree(before, given, dirs_exist_ok=True)
-        shutil.rmtree(before)
+        before.rename(copy)  # or a kill would leave a part of it, which the next call would believe
+        shutil.rmtree(copy)
 
 
 def _check_same(before: Path, given: Path) -> None:

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,8 +116,8 @@ class InferenceModel:
 
     def __exit__(self, *error: object) -> None:
         """Close the services, with the grader's processes, and the engine."""
-        self.services.close()
-        self.engine.close()
+        with closing(self.engine):
+            self.services.close()
 
     def answer(self, prompt: str, num_samples: int, seed: int) -> list[tuple[str, float, str]]:
         """Sample answers to a prompt given as text: (text, mean log-probability, how it ended).

@@ -68,6 +68,9 @@ class Agent:
     number: int
     ended: "Future[Outcome]" = field(default_factory=Future)
 
+    def __post_init__(self) -> None:
+        self.ended.set_running_or_notify_cancel()  # who awaits it may give up, and not cancel it
+
     def end(self) -> None:
         """End the episode now, with all processes that it started."""
         self.owner.end(self.number)

@@ -283,7 +283,12 @@ class Episodes:
         async def together() -> list[Observation]:
             return await asyncio.gather(*calls)
 
-        return self._thread.submit(self._loop.run_until_complete, together()).result()
+        task = self._loop.create_task(together())
+        try:
+            return self._thread.submit(self._loop.run_until_complete, task).result()
+        except KeyboardInterrupt:
+            self._loop.call_soon_threadsafe(task.cancel)
+            raise
 
     def _tried(self, call: Callable[[], T]) -> T:
         """Return the result of a call, which is retried after a transient error."""

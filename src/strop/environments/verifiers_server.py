@@ -43,6 +43,9 @@ class ServedEpisode:
     ended: Future[Outcome] = field(default_factory=Future)
     traces: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.ended.set_running_or_notify_cancel()  # who awaits it may give up, and not cancel it
+
     def end(self) -> None:
         """End the episode now."""
         self.owner.cancel(self)
@@ -234,6 +237,7 @@ def _connected(address: str) -> Any:
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 200)
+    socket.setsockopt(zmq.SNDHWM, 0)  # no limit: or sending to a server that is gone never returns
     try:
         socket.connect(address)
     except zmq.ZMQError as error:

@@ -106,13 +106,16 @@ class EngineBackend:
 
     def between_steps(self, work: Callable[[], T]) -> T:
         """Run `work` between two steps of the engine and return its result. Call it from other
-        threads.
+        threads. Raises Refused where the engine fails or is closed before.
         """
 
         async def do() -> T:
             return work()
 
-        return self._submit(do()).result()
+        try:
+            return self._submit(do()).result()
+        except concurrent.futures.CancelledError:
+            raise self._over() from self.broken
 
     async def say(self, call: ModelCall) -> list[ModelAnswer]:
         """Draw the answers to a call; if cancelled, their requests end at once."""

@@ -355,6 +355,7 @@ class Intake:
         Groups that are too old are skipped. Later rollouts are for the next step.
         """
         with self.lock:
+            self.taken = taken  # a resumed run has taken them before
             found, at = list[Group](), taken
             while len(found) < wanted and at < len(self.whole):
                 if not self._is_stale(self.whole[at], step):

@@ -1,8 +1,9 @@
 """The loop over steps: train, evaluate, log, save; it stops cleanly and resumes exactly."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from strop.support.devices import torch_set
 from strop.support.errors import RunStopped, StepGivenUp, UserError, first_line
 from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
-from strop.tracking.metrics_file import read_metrics
+from strop.tracking.metrics_file import lines_until, read_metrics
 from strop.tracking.watch import tracked
 from strop.training import relatives, roles
 from strop.training.collect import asynchronous
@@ -160,12 +161,14 @@ class Run:
         stores.sweep(files_in(self.state), self.done)
 
     def close(self) -> None:
-        """End the processes of grader and collector, close policy and engine, unlock the folder."""
-        self.world.policy.close()
-        self.world.collector.close()
-        self.world.services.close()
-        self.world.engine.close()
-        self.record.lock.free()
+        """Close policy, collector, services and engine, and unlock the folder: each of them, also
+        after an error of one before.
+        """
+        world = self.world
+        with ExitStack() as closing:  # the last one first
+            closing.callback(self.record.lock.free)
+            for each in (world.engine, world.services, world.collector, world.policy):
+                closing.callback(each.close)
 
 
 def start(
@@ -242,8 +245,9 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks = ALONE)
 def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
     """Discard the records of later steps, and record that the run resumes."""
     config = run.config
-    run.record.cut_after(run.done)  # first: it may refuse
-    checkpoint.forget_after(run.checkpoints, run.done)
+    lines_until(run.record.metrics_path, run.done)  # first: it may refuse
+    checkpoint.forget_after(run.checkpoints, run.done)  # before the lines that each needs
+    run.record.cut_after(run.done)
     run.prune()
     run.record.write_config(config.to_toml())
     if not run.finished:
@@ -373,7 +377,9 @@ def attended(run: Run, watcher: Watcher) -> Iterator[None]:
 
     def ask() -> None:
         run.stop_asked = True
-        watcher.note("finishing this step, then saving (Ctrl-C again stops at once)")
+        # In another thread: this one may be amid a print, which allows no second one.
+        text = "finishing this step, then saving (Ctrl-C again stops at once)"
+        threading.Thread(target=watcher.note, args=(text,)).start()
 
     with asking_first(ask), settled():
         yield

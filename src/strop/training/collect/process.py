@@ -56,7 +56,8 @@ class Mailbox:
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
-        self.news = threading.Condition()
+        self.lock = threading.Lock()  # of what has arrived
+        self.news = threading.Event()  # something has arrived since the last wait
         self.weights: Weights | None = None  # the newest, until they are taken
         self.trained: deque[Trained] = deque()
         self.failure = ""  # why a message could not be read
@@ -83,15 +84,14 @@ class Mailbox:
             self.send(ALIVE)
 
     def wait(self) -> None:
-        """Wait until something new may have arrived."""
-        with self.news:
-            if not self.over:
-                self.news.wait(ALIVE_SECONDS)
+        """Wait until something has arrived since the last wait, or for a while."""
+        self.news.wait(ALIVE_SECONDS)
+        self.news.clear()
         self.live()
 
     def take(self) -> tuple[Weights | None, list[Trained]]:
         """Returns what arrived since the last call. Raises RuntimeError if it was unreadable."""
-        with self.news:
+        with self.lock:
             if self.failure:
                 raise RuntimeError(f"a message of the trainer cannot be read:\n{self.failure}")
             weights, self.weights = self.weights, None
@@ -111,7 +111,7 @@ class Mailbox:
                 over = True
             except Exception:  # for example, this process cannot import the class of the message
                 failure = traceback.format_exc()
-            with self.news:
+            with self.lock:
                 if over or failure:
                     self.over, self.failure = over, failure
                 elif isinstance(message, Weights):
@@ -120,7 +120,7 @@ class Mailbox:
                     self.weights = message
                 elif message is not None:
                     self.trained.append(message)
-                self.news.notify()
+            self.news.set()
 
 
 class CollectorLoop:

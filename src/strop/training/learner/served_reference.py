@@ -12,7 +12,7 @@ from strop.batch.batch import Batch
 from strop.engines.completions import RETRIES
 from strop.engines.completions_client import PLAIN, Client
 from strop.support.errors import RunStopped, UserError
-from strop.support.http import Failed, key_of
+from strop.support.http import Call, Failed, key_of
 
 AT_ONCE = 16  # sequences that are requested in parallel
 TIMEOUT_SECONDS = 600.0
@@ -54,28 +54,33 @@ class ServedReference:
             )
         key_T, num = batch.contexts()
         sizes = torch.bincount(key_T, minlength=num).tolist()
-        ids = torch.split(batch["id_T"].cpu(), sizes)
+        ids = [each.tolist() for each in torch.split(batch["id_T"].cpu(), sizes)]
+        calls = [Call() for _ in ids]
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            found = list(threads.map(self._of_row, range(num), (each.tolist() for each in ids)))
+            try:
+                found = list(threads.map(self._of_row, range(num), ids, calls))
+            finally:  # after an error and an interrupt nobody waits for the others
+                for call in calls:
+                    call.cancel()
         logp_T = torch.tensor([x for row in found for x in row], device=batch["id_T"].device)
         return {"logp_T": torch.where(batch["mask_T"], logp_T, 0.0)}
 
-    def _of_row(self, row: int, ids: list[int]) -> list[float]:
+    def _of_row(self, row: int, ids: list[int], call: Call) -> list[float]:
         try:
-            return RETRIES(lambda: self._ask(ids))
+            return RETRIES(lambda: self._ask(ids, call), call.over.wait)
         except Failed as failed:
             raise RunStopped(
                 f"the reference at {self.url} does not score rollout {row}, of {len(ids)} tokens: "
                 f"{failed}"
             ) from failed
 
-    def _ask(self, ids: Sequence[int]) -> list[float]:
+    def _ask(self, ids: Sequence[int], call: Call | None = None) -> list[float]:
         """The log-probability of every token given those before it; 0 for the first one."""
         if self.limit is not None and len(ids) >= self.limit:
             raise Failed(f"its context has {self.limit} tokens, one of them for an answer")
         body = {**PLAIN, "model": self.client.model, "prompt": list(ids), "max_tokens": 1,
                 "prompt_logprobs": 0}  # fmt: skip
-        reply = self.client.call("/v1/completions", body)
+        reply = self.client.call("/v1/completions", body, call)
         try:
             logprobs = reply["choices"][0]["prompt_logprobs"][1:]
             found = [

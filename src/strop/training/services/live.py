@@ -95,13 +95,14 @@ class RunLive:
         """Choose the address that another process will open, and write it to the folder."""
         assert self.source is not None
         url, key, _ = self._address(folder)
-        (folder / ADDRESS).unlink(missing_ok=True)
         self.elsewhere = folder / POSTED
         if url.endswith(":0"):
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 url = f"{url[:-1]}{free.getsockname()[1]}"
-        return self._announced(folder / PLANNED, Address(url, key))
+        found = self._announced(folder / PLANNED, Address(url, key))
+        (folder / ADDRESS).unlink(missing_ok=True)  # last: a resumed run needs one of the two
+        return found
 
     def open(self, folder: Path) -> Address:
         """Receive rollouts from now on. Raises UserError."""
@@ -123,10 +124,12 @@ class RunLive:
             self.server.port = 0  # the earlier port is in use by somebody else now
             self.server.start()
         if self.source.folder:
-            self.watched = WatchedFolder(Path(self.source.folder), self.intake)
-            self.watched.start()
+            watched = WatchedFolder(Path(self.source.folder), self.intake)
+            watched.start()
+            self.watched = watched
+        found = self._announced(folder / ADDRESS, Address(self.server.url, self.server.key))
         (folder / PLANNED).unlink(missing_ok=True)
-        return self._announced(folder / ADDRESS, Address(self.server.url, self.server.key))
+        return found
 
     def _address(self, folder: Path) -> Address:
         """The run's earlier address, or a new one; port 0 means that one is still to be found."""

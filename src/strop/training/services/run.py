@@ -7,7 +7,7 @@ have files of their own.
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -512,13 +512,12 @@ class RunServices:
 
     def close(self) -> None:
         """End the processes of the reward functions, of the environments and of agents, and accept
-        no more rollouts.
+        no more rollouts: each of these, also after an error of one before.
         """
-        for grading in (self.grading, *self.judges.values()):
-            grading.grader.close()
-        self.episodes.close()
-        self.agents.close()
-        self.live.close()
+        graders = [each.grader for each in (self.grading, *self.judges.values())]
+        with ExitStack() as closing:  # the last one first
+            for each in (self.live, self.agents, self.episodes, *graders):
+                closing.callback(each.close)
 
 
 def serve(
