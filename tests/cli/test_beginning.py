@@ -9,6 +9,7 @@ import pytest
 from strop.assets import SCHEMA
 from strop.cli.init import TASKS, TEMPLATES
 from strop.support.errors import UserError
+from strop.support.loading import attribute
 from strop.training.settings import config, schema
 
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
@@ -38,6 +39,13 @@ def test_what_init_writes_runs_as_it_is(strop, task, tmp_path, monkeypatch):
     last = json.loads(lines[-1])
     assert last["step"] == 1
     assert task != "code" or 0 < last["reward"] < 1  # there is something to learn
+
+
+def test_the_environment_of_init_takes_any_text():
+    world = attribute(f"{TEMPLATES / 'environment/my_env.py'}:Guess")()
+    world.reset(0)
+    for action in ("²", "①", "x", ""):  # the first two are digits that are no numbers
+        assert not world.step(action).valid
 
 
 def test_init_writes_over_nothing(strop, tmp_path, monkeypatch):

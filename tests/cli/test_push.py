@@ -109,6 +109,19 @@ def test_a_page_names_any_method_and_no_place_of_this_machine(run, given, method
     assert "/home" not in page
 
 
+def test_a_page_tells_no_key_of_a_tool(tmp_path):
+    options = {"mcp": "server", "mcp_env": {"API_KEY": "sk-secret"}, "max_turns": 3}
+    task = {"task": "tool_questions", "task_config": options}
+    mixed = {"task": "corridor + b=tool_questions", "task_config": {"b": options}}
+    for data in (task, mixed):
+        settings = config.make({"recipe": "grpo", "data": data})
+        (tmp_path / "config.toml").write_text(settings.to_toml())
+        (tmp_path / "metrics.jsonl").write_text("")
+        page = card("someone/small", settings, tmp_path, 1)
+        assert "max_turns` | 3 |" in page
+        assert "sk-secret" not in page
+
+
 def test_a_page_says_that_its_step_was_chosen_by_a_score(run):
     best = {"training": {"best": "eval/validation/pass@1"}, "evaluation": {"every": 1}}
     said = "Step 1 was the best one by `eval/validation/pass@1`, so its own score flatters"

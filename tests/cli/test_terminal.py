@@ -18,11 +18,15 @@ import pytest
 from commands import launch
 from models import Lab
 from rich.console import Console
+from rich.markup import escape
 
 from strop.api.progress import Progress
+from strop.support.output import plain_console
+from strop.tracking.base import Samples
 
 SIZES = ("COLUMNS", "LINES", "NO_COLOR")  # which a terminal sets itself
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+CONTROLS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def on_a_terminal(words: list[str], environment: dict[str, str], columns: int = 80) -> list[str]:
@@ -160,6 +164,25 @@ def test_a_step_without_a_score_shows_no_reward_of_an_earlier_step():
         assert f"reward {said}  entropy 0.700" in progress._line(1)
         progress.console.print(progress._panel(1))
         assert progress.console.export_text().splitlines()[0].split()[:2] == ["reward", said]
+
+
+HOSTILE = "7\x1b]52;c;ZXZpbA==\x1b\\\x1b[2J\x9b31m\x7f"
+HARMLESS = r"7\x1b]52;c;ZXZpbA==\x1b\\x1b[2J\x9b31m\x7f"
+
+
+def test_no_answer_of_a_model_controls_the_terminal(monkeypatch: pytest.MonkeyPatch):
+    console = plain_console(file=io.StringIO(), soft_wrap=True)
+    console.print(HOSTILE, markup=False)
+    console.print(f"[yellow]note:[/] {escape(HOSTILE)}")
+    assert console.file.getvalue() == f"{HARMLESS}\nnote: {HARMLESS}\n"
+    progress = Progress(answers=1)
+    progress.console = plain_console(file=io.StringIO(), width=120)
+    samples = Samples(["prompt", "completion", "reward"], [[HOSTILE, HOSTILE, 1.0]])
+    monkeypatch.setattr("strop.api.progress.sampled", lambda *_: samples)
+    progress._answer(mock.Mock())
+    shown = progress.console.file.getvalue()
+    assert shown.count(HARMLESS) == 2
+    assert not CONTROLS.search(shown)
 
 
 def test_the_time_that_is_left_is_that_of_the_steps_until_now(monkeypatch: pytest.MonkeyPatch):

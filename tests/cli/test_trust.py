@@ -139,6 +139,10 @@ def test_reading_the_settings_imports_no_environment(changes, received, strop, t
             {"reward": {"functions": ["run_python(without_isolation=true)"]}},
             "run_python(without_isolation=true)",
         ),
+        (
+            {"reward": {"functions": ['run_tests(url="http://127.0.0.1:9")']}},
+            'run_tests(url="http://127.0.0.1:9")',
+        ),
         ({"data": {"files": [], "task": "evil.py:World"}}, "evil.py:World"),
         ({"data": PLAYED}, "corridor + evil.py:World"),
         ({"data": {**TOOLS, "task_config": MCP}}, "mcp = touch imported"),

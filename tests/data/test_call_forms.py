@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import time
 
 import pytest
 from hypothesis import given
@@ -224,3 +225,16 @@ def test_an_unreadable_block_ends_at_its_own_tag():
     assert problems(text, "hermes") == [("", "invalid_json"), ("g", "")]
     text = '<tool_call>{"name": "f"} <tool_call>{"name": "g"}</tool_call> end'
     assert problems(text, "hermes") == [("", "unclosed_block"), ("g", "")]
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("hermes", "<tool_call>{" * 60_000),
+        ("glm45", f"<tool_call>f<arg_key>{'</arg_key><arg_value>' * 12_000}</tool_call>"),
+    ],
+)
+def test_a_policy_that_repeats_a_tag_does_not_hold_up_its_run(form, text):
+    begun = time.process_time()
+    assert {call.name for call in read_action(text, form).calls} == {""}
+    assert time.process_time() - begun < 4.0

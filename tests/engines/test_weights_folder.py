@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import warnings
 
 import peft
@@ -13,7 +14,14 @@ import torch
 from models import save_model
 from transformers import AutoModelForCausalLM
 
-from strop.engines.weights_folder import JUST_MADE_SECONDS, WeightsFolder, merged, write_adapter
+from strop.engines.weights_folder import (
+    JUST_MADE_SECONDS,
+    PREFIX,
+    WeightsFolder,
+    _sweep,
+    merged,
+    write_adapter,
+)
 from strop.support.errors import RunStopped, UserError
 from strop.training.learner import adapters
 
@@ -127,3 +135,15 @@ def test_an_adapter_that_no_plain_model_equals_is_not_merged(tmp_path):
     with torch.no_grad():
         before = found(ids).logits
         torch.testing.assert_close(adapters.merge(found)(ids).logits, before)
+
+
+def test_a_pipe_of_another_user_does_not_hold_up_a_run(tmp_path):
+    pipe = tmp_path / f"{PREFIX}pipe"
+    os.mkfifo(pipe)
+    swept = threading.Thread(target=_sweep, args=(tmp_path,), daemon=True)
+    swept.start()
+    swept.join(20)
+    waits = swept.is_alive()
+    if waits:
+        os.close(os.open(pipe, os.O_WRONLY))  # lets it go
+    assert not waits

@@ -275,6 +275,14 @@ def test_all_of_an_observation(server):
     episodes.close()
 
 
+@pytest.mark.parametrize("depth", [500, 100_000])
+def test_deep_json_is_an_action_that_is_not_taken(depth):
+    world = source_of("openenv:http://127.0.0.1:9", {"action": "*"}).make()
+    shown = asyncio.run(world.step('{"a":' * depth + "1" + "}" * depth))
+    assert (shown.valid, shown.reward) == (False, -1.0)
+    assert "not taken: no JSON" in shown.text
+
+
 def test_addresses_and_options_are_checked():
     for url, options, message in [
         ("nowhere", {}, "no address of a server"),

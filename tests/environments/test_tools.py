@@ -184,6 +184,32 @@ def test_sql_reads_and_nothing_else(tmp_path):
     database.close()
 
 
+def test_no_script_of_a_data_row_writes_another_file(tmp_path):
+    for script in (
+        f"ATTACH '{tmp_path}/other.db' AS other; CREATE TABLE other.t (a);",
+        f"CREATE TABLE t (a); VACUUM INTO '{tmp_path}/copy.db';",
+    ):
+        with pytest.raises(UserError, match="script of a database fails: too many attached"):
+            Database(script=script)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_short_statement_fills_the_memory():
+    wide = ", ".join(f"c{n}" for n in range(300))
+    database = Database(script=f"CREATE TABLE t ({wide}); INSERT INTO t (c7) VALUES (1);")
+    assert call([database.tool()], "sql", statement="SELECT c7 FROM t") == ("ok", "c7\n1")
+    doubled = "SELECT zeroblob(10) a, zeroblob(10) b"
+    for _ in range(9):
+        doubled = f"SELECT *, * FROM ({doubled})"
+    status, text = call([database.tool()], "sql", statement=doubled)
+    assert (status, "too many columns" in text) == ("failed", True)
+    large = ", ".join(["zeroblob(1000000)"] * 10)
+    long = f"SELECT {large} FROM (VALUES {', '.join(['(1)'] * 9)})"
+    status, text = call([database.tool()], "sql", statement=long)
+    assert (status, "over 67108864 bytes" in text) == ("failed", True)
+    database.close()
+
+
 def test_a_file_is_opened_to_be_read(tmp_path):
     file = tmp_path / "a.db"
     with sqlite3.connect(file) as made:

@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fakes.loopback import loopback
 
-from strop.support.http import Call, Failed, Http, Retries, TooLong, _words
+from strop.diagnosis.whole import KEY, of_an_endpoint
+from strop.support.errors import UserError
+from strop.support.http import Call, Failed, Http, Retries, TooLong, _words, key_of
 
 
 @pytest.fixture
@@ -207,3 +209,12 @@ def test_a_certificate_that_is_not_trusted_is_named():
     broken = ConnectionError("it broke")
     broken.__cause__ = ssl.SSLCertVerificationError(1, "certificate verify failed")
     assert _words(broken) == "SSLCertVerificationError: certificate verify failed"
+
+
+@pytest.mark.parametrize("key", ["sk-secret ", "sk-secret\n", "sk-secret\u00e9"])
+def test_no_error_tells_a_key(key, server, monkeypatch):
+    monkeypatch.setenv(KEY, key)
+    for reads in (lambda: key_of(KEY, "api_key_env"), lambda: of_an_endpoint(place_of(server))):
+        with pytest.raises(UserError, match="the key in OPENAI_API_KEY has a char") as refused:
+            reads()
+        assert "secret" not in str(refused.value)

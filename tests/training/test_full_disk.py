@@ -202,3 +202,15 @@ def test_all_names_of_a_full_disk_are_one(error, tmp_path):
         raise error
     with pytest.raises(KeyError), _writing.writing(tmp_path, "it"):
         raise KeyError
+
+
+@pytest.mark.parametrize("text", ["mine", ""])
+def test_a_link_in_a_folder_from_somebody_else_overwrites_nothing(text, tmp_path):
+    mine = tmp_path / "mine"
+    if text:
+        mine.write_text(text)
+    (tmp_path / ".inspect.html.unfinished").symlink_to(mine)
+    _writing.write_whole(tmp_path / "inspect.html", "page")
+    assert (tmp_path / "inspect.html").read_text() == "page"
+    assert not (tmp_path / "inspect.html").is_symlink()
+    assert (mine.read_text() if mine.exists() else "") == text

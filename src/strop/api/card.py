@@ -114,9 +114,12 @@ def _band(line: Mapping[str, Any], key: str) -> str:
 
 
 def _set(run: Path) -> list[str]:
-    """The settings that were given, except those that name files."""
+    """The settings that were given, except those that name files, and the variables of MCP servers,
+    which may be keys.
+    """
     rows, _ = changed(text_of(run / "config.toml", "the configuration"))
-    kept = [(f"`{path}`", value) for path, value, _ in rows if not _names_a_file(value)]
+    public = [row for row in rows if ".mcp_env" not in row[0]]
+    kept = [(f"`{path}`", value) for path, value, _ in public if not _names_a_file(value)]
     return ["## Settings", "", markdown_table(("setting", "value"), kept), ""] if kept else []
 
 

@@ -27,6 +27,7 @@ from strop.method.part import Use, at_step
 from strop.parts.rollout import substitutes
 from strop.support.errors import UserError, several
 from strop.support.folder_hints import model_inside, run_inside
+from strop.support.output import visible
 from strop.training.learner.models import Loaded
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel.ranks import Ranks
@@ -239,7 +240,7 @@ def scored(
     if failures := subject.services.sampling.failures:
         print(
             f"note: requests failed ({len(failures)}), their answers are left unscored; the first: "
-            f"{failures[0]}",
+            f"{visible(failures[0])}",
             file=sys.stderr,
         )
     return found

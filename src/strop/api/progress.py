@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strop.method.charts import not_logged, panel_of
-from strop.support.output import plain_console
+from strop.support.output import plain_console, visible
 from strop.tracking.metrics_file import SETS, is_number, set_of
 from strop.tracking.watch import sampled, shortened
 
@@ -173,7 +173,8 @@ class Progress:
         table = Table("prompt", "completion", "reward", title=f"answers of step {run.done}")
         for prompt, completion, reward, *_ in samples.rows:
             shown = f"{reward:.3f}" if is_number(reward) else "-"
-            table.add_row(Text(shortened(prompt)), Text(shortened(completion)), shown)
+            texts = [Text(visible(shortened(text))) for text in (prompt, completion)]
+            table.add_row(*texts, shown)
         self.console.print(table)
 
     def _liken(self, run: "Run") -> None:

@@ -35,7 +35,7 @@ def made_here(folder: Path) -> bool:
 
 def check_trust(settings: "RunConfig", given: Mapping[str, Any], source: str) -> None:
     """Raise UserError where a run's own configuration names code or servers that would be used, or
-    would run code that the model writes without isolation.
+    would run code that the model writes without isolation or on a server.
 
     given: sections that the user's options replace, `task_config` apart from the rest of `data`;
     `source`: the run. Imports nothing.
@@ -68,9 +68,8 @@ def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
     for section, sources in (("reward", settings.reward.functions), ("evaluation", judges)):
         for text in sources:
             source = reward_source.parse(text)
-            if source.kind in ("function", "judge", "pickled") or source.options.get(
-                "without_isolation"
-            ):
+            asks = source.options.get("without_isolation") or source.options.get("url")
+            if asks or source.kind in ("function", "judge", "pickled"):
                 yield section, text
     task = settings.data.task
     takes_files = task.startswith(("agent:", VERIFIERS))

@@ -42,8 +42,9 @@ FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*)</function>\s*", re.DOTALL)
 PARAMETER = re.compile(
     r"\s*<parameter=([^>\n]*)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|\Z))", re.DOTALL
 )
-PAIR = re.compile(
-    r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|\Z))", re.DOTALL
+PAIR = re.compile(  # of a key without "<": keys that reach over others take quadratic time
+    r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|\Z))",
+    re.DOTALL,
 )
 KINDS = {
     str: {"string"}, bool: {"boolean"}, int: {"integer", "number"}, float: {"number"},
@@ -198,14 +199,15 @@ def _block_at(text: str, at: int) -> tuple[str | None, int]:
     """What the block holds whose opening tag ends here, None where nothing closes it, and where it
     ends. A tag inside its JSON text belongs to that text.
     """
+    rest = text[at:].lstrip()  # an error of JSON counts the lines before it
     with suppress(ValueError, RecursionError):
-        end = _first_value(text, len(text) - len(text[at:].lstrip()))[1]
+        end = len(text) - len(rest) + _first_value(rest)[1]
         if closing := CLOSES.match(text, end):
             return text[at:end], closing.end()
-    begin, end = text.find(OPENING, at), text.find(CLOSING, at)
-    if end < 0 or 0 <= begin < end:
-        return None, len(text) if begin < 0 else begin
-    return text[at:end], end + len(CLOSING)
+    begin = text.find(OPENING, at)
+    begin = len(text) if begin < 0 else begin
+    end = text.find(CLOSING, at, begin)  # not beyond it, for a policy may write thousands of blocks
+    return (None, begin) if end < 0 else (text[at:end], end + len(CLOSING))
 
 
 def _hermes(text: str, tools: Schemas) -> ParsedCall:

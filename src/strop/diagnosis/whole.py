@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from strop.diagnosis.finding import Finding
+from strop.support.http import key_of
 
 Facts = dict[str, Any]
+KEY = "OPENAI_API_KEY"  # the environment variable with the key of a model server
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ def of_an_endpoint(url: str) -> Diagnosis:
     """Diagnose a model server, whose key is in OPENAI_API_KEY. Raises UserError."""
     from strop.diagnosis.endpoint import examine
 
-    lines, report, findings = examine(url, os.environ.get("OPENAI_API_KEY", ""))
+    key = key_of(KEY if os.environ.get(KEY) else "", "the key")
+    lines, report, findings = examine(url, key)
     return Diagnosis(tuple(lines), report, tuple(findings))
 
 

@@ -184,7 +184,8 @@ def _sweep(place: Path) -> None:
     """Delete the folders in a place whose processes are gone."""
     for path in place.glob(f"{PREFIX}*"):
         try:
-            handle = os.open(path, os.O_RDONLY)
+            # Another user's pipe of such a name would hold this up, and a link leads elsewhere.
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:  # it was just deleted, or belongs to another user
             continue
         try:

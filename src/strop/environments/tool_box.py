@@ -1,5 +1,6 @@
 """Tools that come with strop: a calculator, Python, read-only SQL and search in a corpus."""
 
+import itertools
 import re
 import sqlite3
 import time
@@ -19,6 +20,8 @@ ALLOWED = frozenset(
 )
 INSTRUCTIONS = 1000  # of sqlite between two checks of the time limit
 MOST_VALUE_BYTES = 1 << 20  # of a text or blob that a statement makes
+MOST_COLUMNS = 200  # of a result: a short statement can double its columns again and again
+MOST_RESULT_BYTES = 1 << 26  # of all texts and blobs of a result
 
 
 def calculator(expression: str) -> str:
@@ -83,6 +86,7 @@ class Database:
         where = f"{Path(file).resolve().as_uri()}?mode=ro" if file else ":memory:"
         # it may be closed in another thread than the one that queries it
         self.connection = sqlite3.connect(where, uri=bool(file), check_same_thread=False)
+        self.connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # a script writes no other file
         try:
             self.connection.executescript(script)
         except sqlite3.Error as error:
@@ -111,9 +115,16 @@ class Database:
         """Names of the columns of a statement, and its first rows. Raises ToolError."""
         deadline = time.monotonic() + seconds
         self.connection.set_progress_handler(lambda: time.monotonic() > deadline, INSTRUCTIONS)
+        found, size = list[tuple[Any, ...]](), 0
         try:
+            self.connection.execute("SELECT 1 FROM sqlite_master LIMIT 0")  # tables may be wider
+            self.connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, MOST_COLUMNS)
             cursor = self.connection.execute(statement)
-            found = cursor.fetchmany(most)
+            for row in itertools.islice(cursor, most):
+                found.append(row)
+                size += sum(len(value) for value in row if isinstance(value, str | bytes))
+                if size > MOST_RESULT_BYTES:
+                    raise ToolError(f"the result has over {MOST_RESULT_BYTES} bytes")
         except sqlite3.OperationalError as error:
             if "interrupted" in str(error):
                 raise ToolTimeout(f"the statement took over {seconds:g} s") from error

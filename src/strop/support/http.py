@@ -282,10 +282,10 @@ def key_of(variable: str, option: str, whose: str = "the server's", where: str =
             f"{where}the environment variable {variable} is not set: set it to {whose} key, or "
             f"leave {option} out"
         )
-    if not key.isprintable() or not key.isascii():
-        raise UserError(
+    if not key.isprintable() or not key.isascii() or key.endswith(" "):
+        raise UserError(  # an error of the request itself would show the key
             f"{where}the key in {variable} has a character that no header takes, such as a line's "
-            "end: set it without"
+            "end or a blank behind it: set it without"
         )
     return key
 

@@ -5,15 +5,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
+
+# Control characters; rich itself removes the other ones, but for tabs and the ends of lines.
+_ESCAPES = {n: f"\\x{n:02x}" for n in (*range(7), *range(14, 32), *range(127, 160))}
+
+
+def visible(text: str) -> str:
+    """The text with its control characters as escapes: a terminal would obey a model's."""
+    return text.translate(_ESCAPES)
 
 
 def plain_console(**options: Any) -> "Console":
     """A console that shows texts as they are: rich would give numbers colours, and make a picture
-    of a name between colons, such as a column's or a split's.
+    of a name between colons, such as a column's or a split's. Control characters become visible.
     """
     from rich.console import Console  # workers of rewards, which print nothing, do without it
 
-    return Console(highlight=False, emoji=False, **options)
+    class Plain(Console):
+        def render_str(self, text: str, **how: Any) -> "Text":
+            return super().render_str(visible(text), **how)
+
+    return Plain(highlight=False, emoji=False, **options)
 
 
 class Lasting:

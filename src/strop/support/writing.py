@@ -30,6 +30,8 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
         return
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
+        if unfinished.is_file() or not unfinished.exists():  # a link in a folder from others leads
+            unfinished.unlink(missing_ok=True)  # to any file of this user's, there or not
         number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with open(number, "w", encoding="utf-8") as file:
             file.write(text)

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from strop.environments.base import Environment, Observation, check_number
-from strop.support.errors import UserError, needs_extra
+from strop.support.errors import UserError, check_value, needs_extra
 from strop.support.exits import Exit
 from strop.support.http import Failed, Http, loop_of
 
@@ -86,7 +86,8 @@ class Openenv(Environment):
         if self.field == "*":
             try:
                 given = json.loads(action)
-            except ValueError as error:
+                check_value(given, "the action")  # a deep one could not be sent
+            except (ValueError, RecursionError) as error:
                 return self._refused(f"no JSON: {error}")
             if not isinstance(given, dict):
                 return self._refused("no JSON object")

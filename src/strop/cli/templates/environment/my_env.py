@@ -23,12 +23,12 @@ class Guess(Environment):
     def step(self, action: str) -> Observation:
         """What follows an action."""
         self.turn += 1
-        guess = int(action) if action.isdigit() else 0
+        guess = int(action) if action.isdecimal() else 0
         hint = "=" if guess == self.hidden else "+" if guess < self.hidden else "-"
         return Observation(
             f"{hint}:",
             reward=float(guess == self.hidden),
             done=guess == self.hidden or self.turn == self.max_turns,
             state=hint,
-            valid=action.isdigit(),
+            valid=action.isdecimal(),
         )
