@@ -28,6 +28,7 @@ UNKNOWN_TOOL, WRONG_ARGUMENTS = "unknown_tool", "wrong_arguments"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
 OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
+BEGINS = re.compile(r"\s*(?=[-{\[\"\dtfnNI])")  # a value of JSON
 CLOSES = re.compile(rf"\s*{CLOSING}")
 # A thought; the first may lack its beginning, where the template has opened it before the text.
 THOUGHT = re.compile(
@@ -199,13 +200,14 @@ def _block_at(text: str, at: int) -> tuple[str | None, int]:
     ends. A tag inside its JSON text belongs to that text.
     """
     with suppress(ValueError, RecursionError):
-        end = _first_value(text, len(text) - len(text[at:].lstrip()))[1]
-        if closing := CLOSES.match(text, end):
-            return text[at:end], closing.end()
-    begin, end = text.find(OPENING, at), text.find(CLOSING, at)
-    if end < 0 or 0 <= begin < end:
-        return None, len(text) if begin < 0 else begin
-    return text[at:end], end + len(CLOSING)
+        if begins := BEGINS.match(text, at):
+            end = _first_value(text, begins.end())[1]
+            if closing := CLOSES.match(text, end):
+                return text[at:end], closing.end()
+    begin = text.find(OPENING, at)
+    begin = len(text) if begin < 0 else begin
+    end = text.find(CLOSING, at, begin)
+    return (None, begin) if end < 0 else (text[at:end], end + len(CLOSING))
 
 
 def _hermes(text: str, tools: Schemas) -> ParsedCall:
