@@ -10,7 +10,6 @@ from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, 
 from models import tokenizer
 
 from strop.data.observation_tokens import known_ids, observation_ids
-from strop.engines.prefixes import Prefixes
 from strop.environments.base import Environment, Observation
 from strop.method.part import Draw
 from strop.parts.rollout._episode import SeatLimits, state_key
@@ -129,32 +128,6 @@ def test_actions_of_one_episode_are_drawn_independently(rewrites):
     kinds, count = action_BK.unique(dim=0, return_counts=True)
     assert len(kinds) == 8
     assert ((count - 50) ** 2 / 50).sum() < 24.3  # chi-square of 7, 1 in 1,000
-
-
-def test_of_each_player_the_engine_keeps_the_newest_answer_alone(monkeypatch):
-    """What it keeps does not grow with the turns, of which each answer has all before."""
-
-    class Long(Environment):
-        max_turns, max_tokens, roles = 12, 2, (0, 1)
-
-        def reset(self, seed):
-            self.turn = 0
-            return Observation("ab")
-
-        def step(self, action):
-            self.turn += 1
-            return Observation("cd", role=self.turn % 2)
-
-    kept, add = [], Prefixes.add
-
-    def noted(self, *given):
-        add(self, *given)
-        kept.append(len(self.tokens))
-
-    monkeypatch.setattr(Prefixes, "add", noted)
-    batch = play(always(1, 0), world(Long), draws=(Draw(10, 3),))
-    assert len(kept) == batch.size("K") == 2 * 12 * 3
-    assert max(kept) <= 3 * 3  # those of two players, and the one that is dropped next
 
 
 class Failing(Steps):

@@ -193,12 +193,8 @@ class PlayingFields(SamplingFields):
 
     async def play(self, game: Episode, request: Request | None, scene: Scene) -> None:
         """Play an episode to its end, from its next action on."""
-        held: dict[int, Answer] = {}  # the newest one of each player, which the next one continues
         while request is not None:
             answer = await scene.engine.generate(request)
-            if game.acting in held:
-                scene.engine.drop(held[game.acting])
-            held[game.acting] = answer
             if game.lost(answer.events):
                 return
             observation = await scene.act(game, answer)
