@@ -1,5 +1,6 @@
 """The four tables: filtering, indexing, joining and splitting rollouts."""
 
+import functools
 import itertools
 import math
 
@@ -147,6 +148,22 @@ def test_join_refuses_other_columns_and_concatenate_nothing():
     with pytest.raises(ValueError, match="no batch"):
         concatenate([])
     assert equal(concatenate([batch]), batch)
+
+
+@pytest.mark.parametrize("number", [2, 3, 5, 64])
+def test_concatenate_joins_in_order_and_copies_no_row_often(number, monkeypatch):
+    """A batch is copied once in each round of pairs, not once for every batch behind it."""
+    batches = [
+        ragged_batch(seed).set(draw_P=torch.full_like(ragged_batch(seed)["uid_P"], seed))
+        for seed in range(number)
+    ]
+    wanted = functools.reduce(Batch.join, batches)
+    joined, join = [], Batch.join
+    monkeypatch.setattr(Batch, "join", lambda one, two: joined.append(join(one, two)) or joined[-1])
+    assert equal(concatenate(batches), wanted)
+    assert len(joined) == number - 1
+    most = sum(batch.size("T") for batch in batches) * math.ceil(math.log2(number))
+    assert sum(batch.size("T") for batch in joined) <= most
 
 
 def test_narrow_keeps_the_other_tables():

@@ -1,7 +1,10 @@
 """Calls in actions, and how environments describe their prompts and calls."""
 
+from unittest import mock
+
 import pytest
 
+from strop.data import tool_calls
 from strop.data.tool_calls import tagged_calls
 from strop.environments.built_in.calculator import Calculator
 from strop.environments.built_in.corridor import Corridor
@@ -19,6 +22,16 @@ def test_calls_are_read_from_tags():
         ("f", {"x": 1}), ("g", {"y": 2}), ("h", {}), ("", {}), ("", {}), ("", {}),
     ]  # fmt: skip
     assert tagged_calls("no call") == []
+
+
+def test_of_an_answer_that_repeats_an_open_tag_little_is_read_again(monkeypatch):
+    """JSON is sought only where it may begin: its error counts the lines of all the text before."""
+    sought = mock.Mock(wraps=tool_calls._first_value)
+    monkeypatch.setattr(tool_calls, "_first_value", sought)
+    assert tagged_calls("<tool_call>" * 99 + "<tool_call>\ng(1)" * 99) == []
+    assert sought.call_count == 0
+    assert tagged_calls('<tool_call>g<tool_call>\n{"name": "f"}</tool_call>') == [("f", {})]
+    assert sought.call_count == 1
 
 
 @pytest.mark.parametrize("style", ["plain", "compact"])

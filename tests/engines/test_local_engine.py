@@ -378,6 +378,21 @@ def test_a_long_stop_string_is_found_beside_a_short_one():
     assert not request.is_stopped(said[:-1], lambda ids: bytes(ids).decode())
 
 
+def test_a_stop_string_is_looked_for_in_the_newest_tokens_alone(monkeypatch):
+    """How much is read at each token of an answer does not grow with the answer."""
+    read, tokens = [], LocalEngine._tokens
+
+    def noted(self, *given):
+        read.append(tokens(self, *given))
+        return read[-1]
+
+    monkeypatch.setattr(LocalEngine, "_tokens", noted)
+    request = Request((3, 4), 40, seed=5, stop_strings=("no such text",))
+    found = run(request)
+    assert len(found) == len(read) == 40
+    assert read == [found[max(n - request.window, 0) : n] for n in range(1, 41)]
+
+
 def test_stop_strings_need_text():
     with pytest.raises(UserError, match="tokenizer"):
         LocalEngine(MODEL).start(0, Request((1,), 4, stop_strings=("a",)))

@@ -78,6 +78,9 @@ class FakeTexts:
     def row(self, uid: int) -> Mapping[str, Any]:
         return self.rows[uid]
 
+    def values(self, column: str, uids: Sequence[int]) -> Sequence[Any]:
+        return [self.rows[uid].get(column) for uid in uids]
+
     def prompt_ids(self, uid: int) -> tuple[int, ...]:
         return tuple(self.prompts[uid])
 

@@ -4,11 +4,14 @@ import base64
 import zlib
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from short_runs import make_lab, run_of, settings_for
 
+from strop.inspection import data
 from strop.inspection.data import read_step, recorded_steps
 from strop.support.errors import UserError
+from strop.tracking.rollouts_file import read_table
 
 
 def unpacked(text):
@@ -25,6 +28,28 @@ def test_a_step_is_read_with_its_rollouts(make_step):
     ids = step.columns["id_T"].astype(int)
     texts = "0123456789+-*/="
     assert [step.texts[int(i)] for i in step.columns["text_T"]] == [texts[i] for i in ids]
+
+
+def test_of_all_rollouts_only_those_that_are_shown_become_rows(make_step, monkeypatch):
+    """A step has thousands, each with a long answer, and keeps the tokens of a few."""
+    folder, taken = make_step(num=8), []
+    path = folder / "tokens" / "step-000003.parquet"
+    pq.write_table(pq.read_table(path).slice(4, 2), path)
+
+    class Rollouts:
+        def __init__(self, table):
+            self.table = table
+
+        def slice(self, row, number):
+            taken.append((row, number))
+            return self.table.slice(row, number)
+
+    def read(path):
+        return Rollouts(read_table(path)) if "rollouts" in path.parts else read_table(path)
+
+    monkeypatch.setattr(data, "read_table", read)
+    assert [each["row"] for each in read_step(folder).rollouts] == [4, 5]
+    assert taken == [(4, 1), (5, 1)]
 
 
 def test_packed_numbers_have_four_digits_and_whole_ones_all(make_step):

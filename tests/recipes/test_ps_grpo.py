@@ -2,20 +2,25 @@ import json
 import math
 import random
 from collections import Counter
+from unittest import mock
 
 import pytest
 import torch
 from builders import flat_batch, run, stages
 from fakes.services import FakeServices, FakeTexts
-from models import Lab
+from models import Lab, tokenizer
 from runs import Runner
 
+from strop.data.prompt_rows import Pack, PromptRows
+from strop.environments.tasks import Task
 from strop.method.part import Draw
 from strop.parts.reward.reward_agreement_in_sets import RewardAgreementInSets
 from strop.parts.sampling.add_paraphrases import AddParaphrases
+from strop.parts.sampling.chain_similar_prompts import ChainSimilarPrompts
 from strop.recipes.grpo import grpo
 from strop.recipes.ps_grpo import ps_grpo
 from strop.support.errors import UserError
+from strop.training.services.texts import Limits, RunTexts
 from strop.training.step import train_step
 
 
@@ -130,6 +135,25 @@ def test_whole_sets_are_drawn_and_none_twice():
     assert [draw.uid for draw in found] == [101, 103]
     with pytest.raises(UserError, match="has no topic"):
         AddParaphrases("topic")(draws, (100, 101, 102, 103, 104), texts)
+
+
+def test_a_run_reads_the_sets_of_its_prompts_once(monkeypatch):
+    """Also of more prompts than are cached as rows, of which each step would read all again."""
+    monkeypatch.setattr("strop.training.services.texts.MOST_PROMPTS", 8)
+    pack = Pack(0)
+    pack.begin("data.jsonl", "prompt")
+    for number in range(40):
+        pack.add(str(number), {"set": number // 2}, "")
+    rows = PromptRows(pack)
+    pack.prompt = mock.Mock(wraps=pack.prompt)
+    texts = RunTexts(Task("made up", rows, [], [], ()), tokenizer(), Limits(8, 8, 40, 64, 8))
+    pool, rng = tuple(rows.uids), torch.Generator()
+    for uid in (4, 9, 30):
+        found = AddParaphrases()((Draw(uid, 2),), pool, texts)
+        assert [draw.uid for draw in found] == [uid, uid ^ 1]
+        (chained,) = ChainSimilarPrompts("set")((Draw(uid, 2),), pool, texts, rng)
+        assert chained.columns["chain"] == (uid ^ 1,)
+    assert pack.prompt.call_count == 40
 
 
 def test_a_run_draws_both_wordings(tmp_path):

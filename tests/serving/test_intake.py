@@ -81,6 +81,19 @@ def test_a_file_gives_the_same_groups_again_and_what_is_half_written_is_cut_off(
         intake(path)
 
 
+def test_a_resumed_run_reads_the_file_line_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of a long run is larger than the memory."""
+    path = tmp_path / "p.jsonl"
+    before = intake(path)
+    before.add([row("a"), row("a"), row("b")])
+    for whole in ("read_bytes", "read_text"):
+        monkeypatch.setattr(Path, whole, lambda *_, **__: pytest.fail("the file was read whole"))
+    again = intake(path)
+    assert (again.end, again.whole, again.open) == (before.end, before.whole, before.open)
+
+
 def test_a_number_names_a_rollout_and_what_completes_nothing_is_refused(tmp_path: Path) -> None:
     made = intake(tmp_path / "p.jsonl", size=3)
     assert made.add([row("g", id=17)])[0] | {"repeated": False} == {

@@ -88,7 +88,30 @@ def test_of_two_answers_that_begin_alike_the_one_that_a_prompt_repeats_is_contin
     assert joined.contexts[1 - continued].tokens == [1, 2, *answers[1 - continued]]
 
 
+def test_a_call_that_forks_is_compared_with_the_newest_context_alone() -> None:
+    """The thoughts of 40 answers are left out of what follows, so that each call forks."""
+    history, records = [1] * 8, list[TurnRecord]()
+    for number in range(40):
+        records.append(turn(history, [2, 2, 3 + number]))
+        history = [*history, 3 + number, 9]
+    with mock.patch("strop.traces.joining.common_prefix", wraps=common_prefix) as compared:
+        joined = join(records)
+    assert len(joined.contexts) == 40
+    assert compared.call_count == 40 + 39  # where a context begins, and with the one before
+
+
 ids = st.lists(st.integers(0, 3), min_size=1, max_size=5)
+
+
+@given(st.lists(st.tuples(ids, ids), min_size=2, max_size=8))
+def test_no_context_is_passed_over_that_a_prompt_continues(
+    calls: list[tuple[list[int], list[int]]],
+) -> None:
+    records = [turn(*call) for call in calls]
+    with mock.patch.object(Context, "may_continue", return_value=True):
+        everywhere = join(records, 2)
+    joined = join(records, 2)
+    assert (joined.contexts, joined.transitions) == (everywhere.contexts, everywhere.transitions)
 
 
 @given(st.lists(st.tuples(ids, ids), min_size=1, max_size=6), st.integers(1, 4))

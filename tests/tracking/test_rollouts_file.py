@@ -61,6 +61,12 @@ def test_files_come_in_the_order_of_their_steps(run: Path) -> None:
     assert [path.name for path in rollouts_files(run)] == names
 
 
+def test_the_doctor_holds_the_prompt_of_many_rollouts_once(run: Path) -> None:
+    prompts = [row["prompt"] for row in diagnosis.read(run).rows]
+    assert prompts == ["puzzle 0"] * 4 + ["puzzle 1"] * 4
+    assert len(set(map(id, prompts))) == 2
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_readers_say_what_to_do(run: Path, reader: str) -> None:
     path = run / "rollouts" / "step-000003.parquet"

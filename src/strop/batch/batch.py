@@ -292,12 +292,14 @@ def _cuts(widths: np.ndarray, before: np.ndarray, budget: int, fixed: int) -> li
 
 def concatenate(batches: Iterable[Batch]) -> Batch:
     """All batches joined, in order. Raises ValueError when there is none."""
-    result: Batch | None = None
-    for batch in batches:
-        result = batch if result is None else result.join(batch)
-    if result is None:
+    found = list(batches)
+    if not found:
         raise ValueError("there is no batch to concatenate")
-    return result
+    while len(found) > 1:  # neighbours first: one after another would copy the first one each time
+        last = found[len(found) // 2 * 2 :]
+        pairs = zip(found[::2], found[1::2], strict=False)
+        found = [*(one.join(other) for one, other in pairs), *last]
+    return found[0]
 
 
 def turn_columns(turns: Iterable[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Tensor]:

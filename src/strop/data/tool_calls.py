@@ -28,6 +28,7 @@ UNKNOWN_TOOL, WRONG_ARGUMENTS = "unknown_tool", "wrong_arguments"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
 OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
+BEGINS = re.compile(r"\s*(?=[-{\[\"\dtfnNI])")  # a value of JSON
 CLOSES = re.compile(rf"\s*{CLOSING}")
 # A thought; the first may lack its beginning, where the template has opened it before the text.
 THOUGHT = re.compile(
@@ -199,11 +200,12 @@ def _block_at(text: str, at: int) -> tuple[str | None, int]:
     """What the block holds whose opening tag ends here, None where nothing closes it, and where it
     ends. A tag inside its JSON text belongs to that text.
     """
-    rest = text[at:].lstrip()  # an error of JSON counts the lines before it
     with suppress(ValueError, RecursionError):
-        end = len(text) - len(rest) + _first_value(rest)[1]
-        if closing := CLOSES.match(text, end):
-            return text[at:end], closing.end()
+        if begins := BEGINS.match(text, at):
+            place = begins.end()  # a slice, since an error of JSON counts the lines before it
+            end = place + _first_value(text[place:])[1]
+            if closing := CLOSES.match(text, end):
+                return text[at:end], closing.end()
     begin = text.find(OPENING, at)
     begin = len(text) if begin < 0 else begin
     end = text.find(CLOSING, at, begin)  # not beyond it, for a policy may write thousands of blocks

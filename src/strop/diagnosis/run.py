@@ -106,13 +106,17 @@ def read(folder: Path) -> RunFiles:
         raise nothing  # a validation before the first step may have a line
     settings = toml_of(folder / "config.toml", "the configuration")
     rows: list[dict[str, Any]] = []
+    prompts: dict[str, str] = {}  # each is stored once, though many rollouts have it
     for path in rollouts_files(folder):
         table = read_table(path, [*COLUMNS])
         kinds = {field.name: str(field.type) for field in table.schema}
         for name, kind in COLUMNS.items():
             if not kinds.get(name, "none").endswith(kind):
                 raise UserError(damaged(path, f"its column {name} is not {kind}"))
-        rows += table.to_pylist()
+        rows += (
+            {**row, "prompt": prompts.setdefault(row["prompt"], row["prompt"])}
+            for row in table.to_pylist()
+        )
     return RunFiles(lines, settings, rows, *likeness.read(folder), end, in_use(folder))
 
 

@@ -79,14 +79,18 @@ class Request:
         if "" in self.stop_strings:
             raise UserError("Request.stop_strings has an empty string; leave it out")
 
-    def is_stopped(self, new: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
-        """Whether the newest of its new tokens completes a stop string in their text.
+    @property
+    def window(self) -> int:
+        """How many of the newest tokens tell whether the newest one completes a stop string.
 
-        Each token of a match contains at least one of its bytes, so a window of as many tokens, and
-        a few more for the start of a word and special tokens, is enough.
+        Each token of a match contains at least one of its bytes, so as many tokens, and a few more
+        for the start of a word and special tokens, are enough.
         """
-        window = max(len(string.encode()) for string in self.stop_strings) + 4
-        text = decode(new[-window:])
+        return max(len(string.encode()) for string in self.stop_strings) + 4
+
+    def is_stopped(self, new: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
+        """Whether the newest of its new tokens completes a stop string in their text."""
+        text = decode(new[-self.window :])
         return any(string in text for string in self.stop_strings)
 
     def until_stop(

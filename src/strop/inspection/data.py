@@ -75,9 +75,10 @@ def read_step(run: Path, number: int | None = None) -> Step:
             f"{run} has kept no tokens of step {number}; there are {', '.join(map(str, steps))}"
         )
     tokens = read_table(run / "tokens" / f"step-{number:06d}.parquet")
-    rows = read_table(run / "rollouts" / f"step-{number:06d}.parquet").to_pylist()
+    rollouts = read_table(run / "rollouts" / f"step-{number:06d}.parquet")
     try:
-        return _step(number, tokens, [rows[row] for row in tokens["row"].to_pylist()])
+        rows = [rollouts.slice(row, 1).to_pylist()[0] for row in tokens["row"].to_pylist()]
+        return _step(number, tokens, rows)
     except (KeyError, IndexError) as error:
         raise UserError(
             f"the files of step {number} in {run}/tokens and {run}/rollouts do not match"

@@ -99,6 +99,12 @@ class Texts(Protocol):
         """The columns of a prompt's row in the data."""
         ...
 
+    def values(self, column: str, uids: Sequence[int]) -> Sequence[Any]:
+        """A column of these prompts' rows, None where a row lacks it. For the same sequence, such
+        as a run's pool, the data are read once.
+        """
+        ...
+
     def prompt_ids(self, uid: int) -> tuple[int, ...]:
         """Token ids of a prompt."""
         ...

@@ -107,21 +107,22 @@ class Intake:
             self._replay(path, writes)
 
     def _replay(self, path: Path, writes: bool = True) -> None:
-        content = path.read_bytes() if path.exists() else b""
-        self.end = content.rfind(b"\n") + 1
-        if writes and self.end < len(content):  # an unfinished line, which was never confirmed
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):  # unfinished, and so never confirmed
+                    break
+                try:
+                    self._note(json_of(line)[POSTED], self.end)
+                except (ValueError, LookupError, TypeError) as error:
+                    raise UserError(
+                        f"{path} line {number} is none of a run's posted rollouts ({error!r}): put "
+                        "the file back as it was, or begin a new run"
+                    ) from error
+                self.end += len(line)
+        if writes and self.end < path.stat().st_size:
             os.truncate(path, self.end)
-        place = 0
-        for number, line in enumerate(content[: self.end].splitlines(keepends=True), 1):
-            try:
-                posted = json_of(line)[POSTED]
-                self._note(posted, place)
-            except (ValueError, LookupError, TypeError) as error:
-                raise UserError(
-                    f"{path} line {number} is none of a run's posted rollouts ({error!r}): put the "
-                    "file back as it was, or begin a new run"
-                ) from error
-            place += len(line)
 
     def _note(self, posted: Mapping[str, Any], place: int) -> None:
         """Put a rollout of the file into its group."""

@@ -62,6 +62,10 @@ class Context:
     pieces: list[Piece] = field(default_factory=list)
     begins: int = 0
 
+    def may_continue(self, prompt: Sequence[int]) -> bool:
+        """Whether the prompt repeats the first token of the last answer; else it forks."""
+        return self.begins < len(prompt) and prompt[self.begins] == self.tokens[self.begins]
+
     def drift(self, prompt: Sequence[int], fork_threshold: int) -> tuple[Drift, int]:
         """How a prompt relates to this context, and in how many tokens of it they differ."""
         common = common_prefix(self.tokens, prompt)
@@ -113,9 +117,10 @@ class Joined:
         """The context that the prompt continues: a clean one before others, then the one of which
         it repeats most, then the newest.
         """
+        newest, *older = reversed(self.contexts)
         found = [
             (context, Transition(*context.drift(prompt, self.fork_threshold)))
-            for context in reversed(self.contexts)
+            for context in (newest, *(each for each in older if each.may_continue(prompt)))
         ]
         continued = [each for each in found if each[1].kind is not Drift.FORK]
         if not continued:

@@ -207,12 +207,14 @@ class LocalEngine(Engine):
     def _length(self, slot: int) -> int:
         return int(self.slots.table["length"][slot])
 
-    def _tokens(self, row: Row) -> list[int]:
-        if row.slot < 0 or self._length(row.slot) == len(row.tokens):
-            return row.tokens
+    def _tokens(self, row: Row, start: int = 0) -> list[int]:
+        """Its tokens so far, from this place on."""
+        known = len(row.tokens)
+        if row.slot < 0 or self._length(row.slot) == known:
+            return row.tokens[start:]
         (unread,) = self.slots.records.of([row.slot])
-        new: list[int] = unread[:, 0].astype(np.int64).tolist()
-        return row.tokens + new
+        new: list[int] = unread[max(start - known, 0) :, 0].astype(np.int64).tolist()
+        return row.tokens[start:] + new
 
     def _end(self, row: Row, keep: bool) -> None:
         row.status = "ended"
@@ -431,8 +433,9 @@ class LocalEngine(Engine):
 
     def _has_stop_string(self, row: Row) -> bool:
         assert self.decode is not None
-        new = self._tokens(row)[len(row.request.ids) - row.request.drawn :]
-        return row.request.is_stopped(new, self.decode)
+        request = row.request
+        start = max(len(request.ids) - request.drawn, self._length(row.slot) - request.window)
+        return request.is_stopped(self._tokens(row, start), self.decode)
 
 
 def kept_bytes(device: torch.device) -> int:

@@ -81,11 +81,13 @@ async def generate(
         }
     lost = 0
     while running and len(complete) < target:
+        longer = set[AnyGroup]()
         for pending in await engine.some(list(running)):
             group, place = running.pop(pending)
             group.answers[place] = joined(group.answers[place], pending.answer())
             group.first.append(place)
-        new = [group for group in groups if is_complete(group) and group not in complete]
+            longer.add(group)
+        new = [group for group in groups if group in longer and is_complete(group)]
         complete += new
         for pending in [each for each, (group, _) in running.items() if group in new]:
             group, place = running.pop(pending)

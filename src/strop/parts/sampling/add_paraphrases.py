@@ -30,22 +30,17 @@ class AddParaphrases:
     def __call__(
         self, draws: tuple[Draw, ...], pool: tuple[int, ...], texts: Texts
     ) -> tuple[Draw, ...]:
+        names = dict(zip(pool, texts.values(self.column, pool), strict=True))
+        if None in names.values():
+            raise UserError(
+                f"a prompt of the training data has no {self.column}: give every row a column "
+                f"{self.column!r} that is equal in all wordings of a question"
+            )
         sets: dict[object, list[int]] = {}
-        for uid in pool:
-            sets.setdefault(set_of(texts, uid, self.column), []).append(uid)
+        for uid, name in names.items():
+            sets.setdefault(name, []).append(uid)
         drawn: dict[int, Draw] = {}
         for draw in draws:
-            for uid in (draw.uid, *sets[set_of(texts, draw.uid, self.column)]):
+            for uid in (draw.uid, *sets[names[draw.uid]]):
                 drawn.setdefault(uid, draw._replace(uid=uid, probability=None))
         return tuple(drawn.values())
-
-
-def set_of(texts: Texts, uid: int, column: str) -> object:
-    """The set of a prompt. Raises UserError when its row names none."""
-    row = texts.row(uid)
-    if row.get(column) is None:
-        raise UserError(
-            f"a prompt of the training data has no {column}: give every row a column {column!r} "
-            "that is equal in all wordings of a question"
-        )
-    return row[column]

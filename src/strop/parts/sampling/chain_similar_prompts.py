@@ -1,5 +1,6 @@
 """Let each drawn prompt be followed by similar ones in the same rollout."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,25 +38,28 @@ class ChainSimilarPrompts:
     def __call__(
         self, draws: tuple[Draw, ...], pool: tuple[int, ...], texts: Texts, rng: torch.Generator
     ) -> tuple[Draw, ...]:
+        names = dict(zip(pool, self._scenarios(texts, pool), strict=True))
         similar: dict[str, list[int]] = {}
-        for uid in pool:
-            similar.setdefault(self._scenario(texts, uid), []).append(uid)
+        for uid, name in names.items():
+            similar.setdefault(name, []).append(uid)
         found = []
         for draw in draws:
-            others = [u for u in similar[self._scenario(texts, draw.uid)] if u != draw.uid]
-            rows = torch.randperm(len(others), generator=rng)[: self.length - 1].tolist()
-            chain = tuple(others[row] for row in rows)
+            own = similar[names[draw.uid]]
+            place = own.index(draw.uid)  # which the rows of others pass over
+            rows = torch.randperm(len(own) - 1, generator=rng)[: self.length - 1].tolist()
+            chain = tuple(own[row + (row >= place)] for row in rows)
             found.append(draw._replace(columns={**draw.columns, "chain": chain}))
         return tuple(found)
 
-    def _scenario(self, texts: Texts, uid: int) -> str:
-        """The scenario of a prompt. Raises UserError when its row names none."""
+    def _scenarios(self, texts: Texts, pool: Sequence[int]) -> list[str]:
+        """The scenarios of the prompts. Raises UserError when the row of one names none."""
         if not self.column:
-            return ""
-        if (scenario := texts.row(uid).get(self.column)) is None:
+            return [""] * len(pool)
+        values = texts.values(self.column, pool)
+        if None in values:
             raise UserError(
                 f"a prompt of the training data has no {self.column}: give every row a column "
                 f"{self.column!r} that is equal in similar prompts, or set sampling.column='' "
                 "if all are similar"
             )
-        return str(scenario)
+        return list(map(str, values))

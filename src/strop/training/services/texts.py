@@ -165,6 +165,7 @@ class RunTexts:
         self._listed = {prompt.uid: prompt for split in reversed(lists) for prompt in split}
         self._prompts = Lately[int, Prompt](MOST_PROMPTS)
         self._encoded = Lately[int, tuple[int, ...]](MOST_TOKENS)
+        self._values: dict[str, tuple[Sequence[int], list[Any]]] = {}  # by column
 
     @property
     def num_tokens(self) -> int:
@@ -241,6 +242,16 @@ class RunTexts:
     def row(self, uid: int) -> Mapping[str, Any]:
         """The columns of a prompt's row in the data."""
         return self.prompt(uid).columns
+
+    def values(self, column: str, uids: Sequence[int]) -> Sequence[Any]:
+        """A column of these prompts' rows, None where a row lacks it. For the same sequence, such
+        as a run's pool, the data are read once.
+        """
+        before, values = self._values.get(column, ((), []))
+        if before is not uids:
+            values = [self._found(uid).columns.get(column) for uid in uids]
+            self._values[column] = uids, values
+        return values
 
     def limit_to(self, limits: Limits) -> None:
         """Use these limits from now on, for every prompt that is requested."""
