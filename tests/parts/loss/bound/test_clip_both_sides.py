@@ -4,9 +4,7 @@ import pytest
 import torch
 from builders import flat_batch, gradient, ragged_batch, run, slope
 
-from strop.method.part import at_step
-from strop.method.schedule import Linear
-from strop.parts.loss.bound.balance_clip_bounds import BalanceClipBounds
+from strop.parts.loss.bound._bounds import clip, dual_clipped
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.support.errors import UserError
 
@@ -98,10 +96,8 @@ def test_what_the_dual_clip_holds_is_logged_where_there_is_one():
     assert "clip_ratio/dual_mean" not in run(ClipBothSides(), batch).metrics
 
 
-@pytest.mark.parametrize("part", [ClipBothSides, BalanceClipBounds])
-def test_a_dual_clip_is_above_one_or_off(part):
+def test_every_dual_clip_is_above_one():
+    advantage_T = torch.tensor([-1.0])
+    clipped = clip(torch.tensor([2.0]), advantage_T, 0.8, 1.2)
     with pytest.raises(UserError, match=r"dual_clip_c must be above 1, or 0 for none, it is 0\.5"):
-        part(dual_clip_c=0.5)
-    rising = part(dual_clip_c=Linear(0.0, 2.0))
-    with pytest.raises(UserError, match=r"dual_clip_c must be above 1, or 0 for none, it is 0\.4"):
-        at_step(rising, 1, 5)
+        dual_clipped(clipped, advantage_T, 0.5)

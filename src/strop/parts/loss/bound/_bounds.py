@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import name_of, require
-from strop.method.schedule import Schedule
 from strop.support.errors import UserError
 
 Bound = TypeVar("Bound", float, Tensor)
@@ -48,19 +46,12 @@ def dual_clipped(clipped: Clipped, advantage_T: Tensor, dual_clip_c: float) -> C
     """
     if not dual_clip_c:
         return clipped
+    if dual_clip_c <= 1:
+        raise UserError(f"dual_clip_c must be above 1, or 0 for none, it is {dual_clip_c}")
     floor_T = dual_clip_c * advantage_T
     under_T = (advantage_T < 0) & (clipped.value < floor_T)
     objective_T = torch.where(under_T, floor_T, clipped.value)
     return Clipped(objective_T, clipped.held_T, {**clipped.metrics, DUAL: under_T.float()})
-
-
-def require_dual_clip(part: object, number: float | Schedule) -> None:
-    """Raise UserError unless this dual_clip_c is 0 or above 1; a schedule is checked per step."""
-    require(part, "dual_clip_c", low=0.0)
-    if not isinstance(number, Schedule) and 0 < number <= 1:
-        raise UserError(
-            f"{name_of(part)}.dual_clip_c must be above 1, or 0 for none, it is {number}"
-        )
 
 
 def unlogged(dual_clip_c: float) -> frozenset[str]:

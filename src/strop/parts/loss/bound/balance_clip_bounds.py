@@ -8,14 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
-from strop.parts.loss.bound._bounds import (
-    clip,
-    dual_clipped,
-    require_dual_clip,
-    steps,
-    sum_below,
-    unlogged,
-)
+from strop.parts.loss.bound._bounds import clip, dual_clipped, steps, sum_below, unlogged
 from strop.support.errors import UserError
 
 Search = tuple[float, float, float]  # first bound, last bound, step; ratios
@@ -60,8 +53,7 @@ class BalanceClipBounds:
     def __post_init__(self) -> None:
         _check("low", self.low)
         _check("high", self.high)
-        require(self, "target", low=0.0)
-        require_dual_clip(self, self.dual_clip_c)
+        require(self, "target", "dual_clip_c", low=0.0)
         require_one_of(self, "source_form", ("paper", "code"))
 
     @property

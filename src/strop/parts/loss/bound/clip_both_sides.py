@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from strop.method.part import Result, require
-from strop.parts.loss.bound._bounds import clip, dual_clipped, require_dual_clip, unlogged
+from strop.parts.loss.bound._bounds import clip, dual_clipped, unlogged
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ class ClipBothSides:
     dual_clip_c: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "clip_low", "clip_high", low=0.0)
-        require_dual_clip(self, self.dual_clip_c)
+        require(self, "clip_low", "clip_high", "dual_clip_c", low=0.0)
 
     @property
     def unlogged(self) -> frozenset[str]:
