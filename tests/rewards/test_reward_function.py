@@ -62,7 +62,7 @@ def test_a_module_and_files_that_import_their_neighbours(folder):
 def test_built_in_rewards():
     assert load("exact_match")(rollouts(answer=["a", "b"])).scores == [1.0, 0.0]
     assert "did you mean 'exact_match'?" in refusal("exact_mach")
-    assert "FILE.py:FUNCTION" in refusal("mine.py")
+    assert "name the function in it, mine.py:FUNCTION" in refusal("mine.py")
     assert "FILE.py:FUNCTION" in refusal("mine.py:")
 
 

@@ -339,6 +339,10 @@ def attend_rows(
 AttentionInterface.register(ROWS, attend_rows)
 
 
+def _waits(model: Any) -> bool:
+    return model.device.type != "cpu"
+
+
 def attending_rows(model: Any, when: "When") -> AbstractContextManager[None]:
     """Inside, layers on a GPU attend over plain rows without transformers' check of the positions,
     which blocks; only in models that can share prefixes and whose layers attend to the start.
@@ -348,7 +352,7 @@ def attending_rows(model: Any, when: "When") -> AbstractContextManager[None]:
     config = text_config(model)
     if (
         when != "off"
-        and model.device.type != "cpu"
+        and _waits(model)
         and config._attn_implementation == "sdpa"
         and _windows(config) == {None}
     ):
