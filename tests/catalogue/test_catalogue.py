@@ -115,6 +115,8 @@ def test_names():
         catalogue.find("part", "grpo")
     with pytest.raises(UserError, match="no recipe 'clip_both_sides': it is a part; `strop rec"):
         catalogue.find("recipe", "clip_both_sides")
+    with pytest.raises(UserError, match="it is a reward function, --reward math_verify;"):
+        catalogue.find("part", "math_verify")
     assert nearest("clip_hihg", ["clip_high", "eps"]) == ", did you mean clip_high?"
     assert nearest("zzz", ["clip_high", "eps"]) == ""
     # three letters of each are in order; swapped ones count first, the others stay as they were

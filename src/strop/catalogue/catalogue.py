@@ -31,6 +31,7 @@ from strop.catalogue.entries import (
 )
 from strop.catalogue.seams import KINDS
 from strop.catalogue.source import Source, read
+from strop.rewards.source import BUILT_IN
 from strop.support.about import PARTS, SOURCE
 from strop.support.errors import UserError, in_words, nearest
 from strop.support.loading import attribute, spec_of
@@ -209,6 +210,7 @@ def find(kind: str, name: str) -> Entry:
     other = "part" if kind == "recipe" else "recipe"
     hint = f": it is a {other}" if _in_its_file(other, name) else ""
     hint = hint or (peers.ours(name, "methods") if kind == "recipe" else "")
+    hint = hint or (f": it is a reward function, --reward {name}" if name in BUILT_IN else "")
     raise UserError(
         f"no {kind} {name!r}{hint or nearest(name, names)}; `strop {kind}s` lists all of them"
     )
