@@ -6,18 +6,21 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 
 import pytest
 
+from strop.engines.completions_client import Client
 from strop.engines.vllm import server as vllm_server
 from strop.engines.vllm.server import Server, check_python
 from strop.support.errors import UserError
 
 FAKE = """
-import http.server, importlib.metadata, os, sys, time
+import http.server, importlib.metadata, os, socketserver, sys, time
 
 class Health(http.server.BaseHTTPRequestHandler):
+    def address_string(self):
+        return "a socket"  # which has no address of a client
+
     def do_GET(self):
         self.send_response(200 if self.path == "/health" else 404)
         self.end_headers()
@@ -32,8 +35,8 @@ def main():
         print("ValueError: no such model", *["and a line"] * 20, sep="\\n", flush=True)
         sys.exit(3)
     if how != "slow":
-        port = int(sys.argv[sys.argv.index("--port") + 1])
-        http.server.HTTPServer(("127.0.0.1", port), Health).serve_forever()
+        path = sys.argv[sys.argv.index("--uds") + 1]
+        socketserver.UnixStreamServer(path, Health).serve_forever()
     time.sleep(60)
 """
 PARENT = """
@@ -74,7 +77,8 @@ def gone(url):
     """Whether nothing listens there any more, after a while at most."""
     for _ in range(300):
         try:
-            urllib.request.urlopen(f"{url}/health", timeout=5).close()
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(url.removeprefix("unix:"))
         except OSError:
             return True
         time.sleep(0.1)
@@ -85,15 +89,18 @@ def test_it_answers_and_ends_with_its_folder_and_its_log(place, monkeypatch):
     server = started(place, "well", monkeypatch)
     server.wait(60)
     said = server.log.read_text()
-    assert f"arguments ['serve', '{place}/model', '--host', '127.0.0.1', '--port'" in said
-    assert "'--seed', '3']" in said
+    assert f"['serve', '{place}/model', '--uds', '{server.place}/socket', '--seed', '3']" in said
+    assert server.place.stat().st_mode & 0o077 == 0  # no other user reaches the socket
     assert "version 1.0+cpu\n" in said
     assert not server.dead()
+    client = Client(server.url, key="", timeout_seconds=30.0, logprobs=False)
+    assert client.call("/health", as_json=False) == ""
+    client.close()
     server.close()
     assert server.dead()
     assert gone(server.url)
     assert not place.exists()
-    assert not server.log.exists()
+    assert not server.place.exists()
 
 
 def test_one_that_dies_is_named_with_its_error_and_the_end_of_its_log(place, monkeypatch):
@@ -110,8 +117,6 @@ def test_one_that_dies_is_named_with_its_error_and_the_end_of_its_log(place, mon
 def test_one_that_does_not_answer_is_waited_for_so_long(place, monkeypatch, capsys):
     monkeypatch.setattr(vllm_server, "TELL_SECONDS", 0.1)
     server = started(place, "slow", monkeypatch)
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", int(server.url.rpartition(":")[2])))  # held for the server alone
     with pytest.raises(UserError, match=r"does not answer after 1 s, the limit of engine.start_s"):
         server.wait(1.0)
     server.close()

@@ -19,4 +19,4 @@ def served(loaded):
     found.close()
     assert found.server.dead()
     assert not found.folder.path.exists()
-    assert not found.server.log.exists()
+    assert not found.server.place.exists()

@@ -17,7 +17,14 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from strop.engines.base import WAITING, Ended, Engine, Event, Request, Source, taken_out
-from strop.engines.completions_client import NO_LOGPROBS, Answer, Client, Gate, LogprobKind
+from strop.engines.completions_client import (
+    NO_LOGPROBS,
+    UNIX,
+    Answer,
+    Client,
+    Gate,
+    LogprobKind,
+)
 from strop.engines.open import EngineSettings
 from strop.engines.rules import MinP, TopK, TopP
 from strop.engines.sampling import seed_behind
@@ -62,7 +69,7 @@ class CompletionsSettings(EngineSettings):
     @field_validator("url")
     @classmethod
     def _is_a_place(cls, url: str) -> str:
-        if why := why_no_place(url):
+        if not url.startswith(f"{UNIX}/") and (why := why_no_place(url)):
             raise UserError(why)
         return url.rstrip("/").removesuffix("/v1")
 

@@ -26,6 +26,7 @@ PLAIN: dict[str, Any] = {
     "presence_penalty": 0.0, "frequency_penalty": 0.0, "return_token_ids": True,
     "skip_special_tokens": False,
 }  # fmt: skip
+UNIX = "unix:"  # begins an address that is the path of a socket
 NO_LOGPROBS = "engine.logprobs=false does without log-probabilities"
 
 
@@ -80,12 +81,17 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Calls to one server for one model; `logprob_kind`: which log-probabilities it gives."""
+    """Calls to one server for one model; `logprob_kind`: which log-probabilities it gives.
+
+    url: without /v1, or `unix:PATH` of a socket on this machine.
+    """
 
     def __init__(self, url: str, key: str, timeout_seconds: float, logprobs: bool) -> None:
         self.url, self.timeout_seconds, self.logprobs = url, timeout_seconds, logprobs
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.http = Http(timeout_seconds, headers)
+        socket = url.removeprefix(UNIX) if url.startswith(UNIX) else ""
+        self.base = "http://localhost" if socket else url
+        self.http = Http(timeout_seconds, headers, socket=socket)
         self.model = ""
         self.logprob_kind: LogprobKind = "nothing"
 
@@ -141,7 +147,7 @@ class Client:
         """The answer to a GET, or with a body to a POST; None: an empty one. Raises Failed."""
         try:
             read = _json if as_json else bytes.decode
-            return self.http.ask(self.url + path, body, read=read, call=call)
+            return self.http.ask(self.base + path, body, read=read, call=call)
         except TimeoutError as error:
             limit = f"{self.timeout_seconds:g} s, the limit of engine.timeout_seconds"
             raise Failed(f"no answer in {limit}") from error

@@ -134,7 +134,8 @@ class Http:
     """A client that keeps its connections for further requests; `close` closes them.
 
     timeout_seconds: of one answer, to its last byte. most_at_once: connections, None: no limit.
-    most_bytes: of an answer, 0: no limit.
+    most_bytes: of an answer, 0: no limit. socket: path of the Unix socket at which the servers of
+    this machine answer, empty: at their ports.
     """
 
     def __init__(
@@ -143,21 +144,24 @@ class Http:
         headers: Mapping[str, str] | None = None,
         most_at_once: int | None = None,
         most_bytes: int = 0,
+        socket: str = "",
     ) -> None:
         import httpx2  # takes a tenth of a second, so it is imported only where it is needed
 
         self.timeout_seconds, self.most_bytes = timeout_seconds, most_bytes
         self._broken = (httpx2.HTTPError, httpx2.InvalidURL)
         self._loop = loop_of(os.getpid())
+        limits = httpx2.Limits(
+            max_connections=most_at_once,
+            max_keepalive_connections=most_at_once,
+            keepalive_expiry=KEEP_SECONDS,
+        )
+        here = httpx2.AsyncHTTPTransport(uds=socket, limits=limits) if socket else None
         self._client = httpx2.AsyncClient(
             headers=headers,
             timeout=None,  # the limit covers the whole answer
-            mounts=dict.fromkeys(LOCAL),  # None: without the proxy of the environment
-            limits=httpx2.Limits(
-                max_connections=most_at_once,
-                max_keepalive_connections=most_at_once,
-                keepalive_expiry=KEEP_SECONDS,
-            ),
+            mounts=dict.fromkeys(LOCAL, here),  # None: without the proxy of the environment
+            limits=limits,
         )
         self._let_go = weakref.finalize(self, _close, self._client, self._loop)
         self._let_go.atexit = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import socket
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,20 +42,22 @@ def check_python(python: str) -> None:
 
 
 class Server:
-    """A server on this machine; it ends with this process, and `folder` is then deleted."""
+    """A server on this machine; it ends with this process, and `folder` is then deleted.
+
+    It listens at a socket in a folder that no other user can enter: who reaches a server that takes
+    weights can change them.
+    """
 
     def __init__(self, python: str, folder: Path, model: Path, options: Sequence[str]) -> None:
-        self._held = _held_port()
-        port = int(self._held.getsockname()[1])
-        self.url, self.http = f"http://127.0.0.1:{port}", Http(10.0)
-        handle, name = tempfile.mkstemp(prefix="strop-vllm-", suffix=".log")
-        self.log = Path(name)
+        self.place = Path(tempfile.mkdtemp(prefix="strop-vllm-"))
+        self.log, socket = self.place / "log", self.place / "socket"
+        self.url, self.http = f"unix:{socket}", Http(10.0, socket=str(socket))
         command = [
             sys.executable, str(SIDE / "serve_while_wanted.py"), str(os.getpid()), str(folder),
             python, str(SIDE / "serve.py"), "serve", str(model),
-            "--host", "127.0.0.1", "--port", str(port), *options,
+            "--uds", str(socket), *options,
         ]  # fmt: skip
-        with os.fdopen(handle, "wb") as log:
+        with self.log.open("wb") as log:
             self.process = processes.start(
                 command, stdout=log, stderr=log, env=environment(os.environ)
             )
@@ -90,13 +92,12 @@ class Server:
         """End the server, and all processes that it started."""
         self.http.close()
         processes.end(self.process, END_SECONDS)
-        self._held.close()
         if not keep_log:
-            self.log.unlink(missing_ok=True)
+            shutil.rmtree(self.place, ignore_errors=True)
 
     def _answers(self) -> bool:
         try:
-            return self.http.send("GET", f"{self.url}/health").status == 200
+            return self.http.send("GET", "http://localhost/health").status == 200
         except OSError:
             return False
 
@@ -121,14 +122,3 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     usage = {"VLLM_NO_USAGE_STATS": "1"}
     opened = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     return {**usage, **own, "PYTHONPATH": paths, **opened}
-
-
-def _held_port() -> socket.socket:
-    """A socket at a free port of this machine. It does not listen, so the server, which shares
-    ports, can; no other program is given the port before, and answers in the server's place.
-    """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind(("127.0.0.1", 0))
-    return held

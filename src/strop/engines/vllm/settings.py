@@ -34,7 +34,7 @@ class VllmOptions(EngineSettings):
     @classmethod
     def _args_are_words(cls, args: str) -> str:
         for word in shlex.split(args):  # its ValueError says what is open
-            if word.partition("=")[0] in ("--host", "--port"):
+            if word.partition("=")[0] in ("--host", "--port", "--uds"):
                 raise UserError(f"strop chooses vLLM's address, so leave {word} out")
         return args
 
