@@ -65,7 +65,8 @@ and `on_policy_distillation` is `tiny` after 90 steps of `grpo`.
 *Asymptote, efficiency, midpoint* are those of `R(C) = R_0 + (A - R_0) / (1 + (M / C)^B)` (arXiv
 2510.13786), fitted to validation pass@1 over steps, averaged over seeds, with the intervals of 95%
 of the fits to bootstrapped seeds. With so few seeds these are too narrow: that of a normal mean
-holds it in 83% of cases with five, and in 90% with ten. A limit of 0 or inf is beyond the
+holds it in 83% of cases with five, and in 90% with ten
+(`python benchmarks/small_samples.py`). A limit of 0 or inf is beyond the
 efficiencies (0.25 to 8) and midpoints (to the last step) that were searched. Where the fit is not
 determined, the reason stands in their place. *At sampled* and *at trained* are differences in
 validation pass@1 at the point where both sides had spent as much as the thriftier one spent in all.
