@@ -343,3 +343,9 @@ def test_a_stage_given_anew_drops_the_options_that_a_file_had_for_it():
         "spread_evenly",
     ]
     assert built.build().paths()["terms.policy.objective.clip_high"] == 0.5
+
+
+def test_a_stage_may_be_a_list_of_texts_as_in_a_file():
+    parts = ["subtract_group_mean", "spread_evenly"]
+    for place in ("advantage", "phases.late.advantage"):
+        assert override({}, [(place, parts)]) == override({}, [(place, " | ".join(parts))])

@@ -38,11 +38,11 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
         path, given = _parted(assignment)
         head, _, rest = path.partition(".")
         if head == "phases" and rest:
-            _set_in_phase(result, rest, _text(given))
+            _set_in_phase(result, rest, given)
             continue
         stage = path.removeprefix("stages.")
         if path not in known and reading.is_stage(stage):
-            _set_stage(result, stage, _text(given), raw)
+            _set_stage(result, stage, given, raw)
             continue
         of_method = rest and head in (*STAGES, *reading.STAGE_ALIASES)
         if path not in known and not of_method:
@@ -114,19 +114,20 @@ def _is_quoted(text: str) -> bool:
     return len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
 
 
-def _set_in_phase(raw: dict[str, Any], path: str, text: str) -> None:
+def _set_in_phase(raw: dict[str, Any], path: str, given: object) -> None:
     """Set `NAME.until`, `NAME.recipe`, a stage or an option of one phase. Raises UserError."""
     name, _, inside = path.partition(".")
+    text = _text(given)
     phase = dict(raw.get("phases", {}).get(name, {}))
     inside = inside.removeprefix("stages.")
     if inside in OF_A_PHASE:
         phase[inside] = text
     elif reading.is_stage(inside):
-        _set_stage(phase, inside, text, phase)
+        _set_stage(phase, inside, given, phase)
     elif "." in inside and inside.split(".")[0] in (*STAGES, *reading.STAGE_ALIASES):
         value = reading.value(text)
-        given = text if isinstance(value, Schedule) else value
-        phase["algorithm"] = {**phase.get("algorithm", {}), inside: given}
+        option = text if isinstance(value, Schedule) else value
+        phase["algorithm"] = {**phase.get("algorithm", {}), inside: option}
     else:
         raise UserError(
             f"no option phases.{path}{nearest(inside, [*OF_A_PHASE, *STAGES])}; phase {name} has "
@@ -135,13 +136,16 @@ def _set_in_phase(raw: dict[str, Any], path: str, text: str) -> None:
     raw["phases"] = {**raw.get("phases", {}), name: phase}
 
 
-def _set_stage(raw: dict[str, Any], stage: str, text: str, before: Mapping[str, Any]) -> None:
-    """Set a stage of the method, and so of all its phases, or of one phase.
+def _set_stage(raw: dict[str, Any], stage: str, given: object, before: Mapping[str, Any]) -> None:
+    """Set a stage of the method, and so of all its phases, or of one phase, to a text or to a list
+    of texts, one a part, as in a file.
 
     What `before` has in the stage, options, slots of terms, or it under another name, is removed
     with the parts that it belonged to. Quotes around the whole text are no part of it: behind a
     method of `strop compare` no shell has taken them off.
     """
+    parts = given if isinstance(given, list | tuple) else ()
+    text = reading.one_line(parts) if parts and set(map(type, parts)) == {str} else _text(given)
     if _is_quoted(text) and text[0] not in text[1:-1]:
         text = text[1:-1]
     raw["algorithm"] = _outside(raw.get("algorithm", {}), stage, before)
