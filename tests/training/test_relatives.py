@@ -6,10 +6,13 @@ import pytest
 from models import without_times
 from runs import Runner
 
+from strop.catalogue import catalogue
 from strop.diagnosis.run import examine
 from strop.method import notation
+from strop.method.part import name_of
 from strop.training import relatives
 from strop.training.record.likeness import NAME, Likeness, read
+from strop.training.settings import config
 
 
 def raw_of(lab, recipe, steps=1, **options):
@@ -92,6 +95,14 @@ def test_the_plan_and_the_average_of_a_run_are_anothers_and_said():
     assert numbers == ["plan.num_minibatches=2", "average=average_per_sequence"]
     assert (found.plan, found.terms[0].average) == (own.plan, own.terms[0].average)
     assert relatives._closer(own, own) == (own, [])
+
+
+def test_a_recipe_whose_rollout_is_replaced_for_the_task_has_relatives_that_play():
+    raw = {"recipe": "latr", "data": {"task": "corridor"}, "stages": {"rollout": "play_turns"}}
+    settings = config.make(raw)
+    method = settings.build()
+    found = list(relatives.relatives(settings, method, catalogue.find("recipe", "latr")))
+    assert {name_of(each.algorithm.rollout.part) for each in found} == {"play_turns"}
 
 
 def test_a_step_that_taught_nothing_tells_nothing(lab, tmp_path):

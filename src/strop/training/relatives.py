@@ -157,7 +157,11 @@ def _own(
     if entry is None:
         return {}, None, {}
     name, given = notation.named(config.recipe)
-    default = _for_task(config, notation.build_recipe(name, given))
+    recipe = notation.build_recipe(name, given)
+    try:
+        default = _for_task(config, recipe)
+    except UserError:  # its own rollout does not go with the task, and the run has another
+        default = recipe.in_phase(1)
     signature = inspect.signature(entry.load()).parameters
     return given, default, {p.name: given.get(p.name, p.default) for p in signature.values()}
 
