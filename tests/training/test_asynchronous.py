@@ -219,13 +219,17 @@ from strop.support.errors import RunStopped, UserError
 from strop.method.part import Result
 
 
+class NoDraw(UserError):
+    pass
+
+
 @dataclass(frozen=True)
 class Refuse:
     kind: ClassVar[str] = "sampling"
 
     def __call__(self, draws, state):
         if state == 2:
-            raise UserError("no third draw: give another sampler")
+            raise NoDraw("no third draw: give another sampler")
         return Result(draws, state + 1, {})
 
     def init(self):

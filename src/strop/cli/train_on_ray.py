@@ -15,7 +15,7 @@ import typer
 
 from strop.api.session import new_folder
 from strop.cli.train_here import Job, kept, work
-from strop.support.errors import RunStopped, UserError, first_line
+from strop.support.errors import PLAIN, RunStopped, UserError, first_line, plain_name
 from strop.support.processes import Restarts
 from strop.support.stopping import asking_first, explained
 from strop.support.writing import writing
@@ -39,12 +39,11 @@ from strop.training.record.lock import in_use
 from strop.training.record.versions import read_environment
 from strop.training.settings.config import RunConfig
 
-KINDS = {"UserError": UserError, "RunStopped": RunStopped}
 LEAVE_SECONDS = 60.0  # for an ended process to release the run's folder
 
 
 class Ended(NamedTuple):
-    """How a trainer ended: its exit code, and the error's class and message, if any."""
+    """How a trainer ended: its exit code, and the error's name in PLAIN and message, if any."""
 
     code: int
     kind: str = ""
@@ -82,7 +81,7 @@ class Trainer:
         except SystemExit as left:  # another process reports why
             return Ended(int(left.code or 0))
         except (UserError, RunStopped) as error:
-            return Ended(2 if isinstance(error, UserError) else 1, type(error).__name__, str(error))
+            return Ended(2 if isinstance(error, UserError) else 1, plain_name(error), str(error))
         return Ended(0)
 
 
@@ -266,7 +265,7 @@ def _conclude(ended: Sequence[Ended]) -> None:
     """End as the trainers did."""
     for each in ended:
         if each.kind:
-            raise KINDS[each.kind](each.text)
+            raise PLAIN[each.kind](each.text)
     code = max(each.code for each in ended)
     if code:
         raise typer.Exit(code)

@@ -39,6 +39,15 @@ class RunStopped(RuntimeError):
     """
 
 
+# Errors that need no traceback, by the name under which one process sends them to another.
+PLAIN: dict[str, type[UserError | RunStopped]] = {"UserError": UserError, "RunStopped": RunStopped}
+
+
+def plain_name(error: UserError | RunStopped) -> str:
+    """The name in PLAIN of the error's class, or of the class that it is derived from."""
+    return next(name for name, kind in PLAIN.items() if isinstance(error, kind))
+
+
 class StepGivenUp(Exception):
     """A stop was requested while a step waited for others: the run ends with the previous step."""
 

@@ -12,7 +12,7 @@ import torch
 from strop.method.algorithm import Algorithm
 from strop.method.tensors import checked
 from strop.support.devices import use_deterministic_operators
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import RunStopped, UserError, plain_name
 from strop.support.garbage_collection import beginning
 from strop.support.output import Lasting
 from strop.training.collect.messages import ALIVE, Broken
@@ -34,7 +34,7 @@ def main(channel: socket.socket) -> None:
             with beginning():
                 _work(post)
         except (UserError, RunStopped) as error:
-            post.send(Broken(str(error), type(error).__name__))
+            post.send(Broken(str(error), plain_name(error)))
         except Over:
             raise
         except BaseException:

@@ -30,7 +30,7 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, Phases
 from strop.method.chains import Chains
 from strop.support import guarded_process
-from strop.support.errors import RunStopped, StepGivenUp, UserError
+from strop.support.errors import PLAIN, StepGivenUp, UserError
 from strop.support.guarded_process import GuardedProcess
 from strop.support.loading import search_path
 from strop.support.processes import Restarts
@@ -64,7 +64,6 @@ LEAVING_SECONDS = 30.0  # the collector may need this long to close its engine
 DRAWN, GROUPS = "drawn", "groups"
 LOOK_SECONDS = 1.0  # between two checks of the clock
 OF_ENGINE = ("drafts/", "perf/")  # metrics of the collecting process's engine
-ERRORS = {"UserError": UserError, "RunStopped": RunStopped}
 
 
 class Box:
@@ -285,7 +284,7 @@ class AsynchronousCollector(BatchCollector):
                 self._died(self.other.how_it_died())
             elif isinstance(message, Broken):
                 self._end()
-                kind = ERRORS.get(message.kind, RuntimeError)
+                kind = PLAIN.get(message.kind, RuntimeError)
                 raise kind(message.text if message.kind else f"collecting failed:\n{message.text}")
             else:
                 assert message.step == step, f"a batch of step {message.step} at step {step}"
