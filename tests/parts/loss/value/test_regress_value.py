@@ -1,5 +1,7 @@
 """The critic's loss by hand, its gradient, and where the gradient is zero."""
 
+import math
+
 import pytest
 import torch
 from builders import f64, flat_batch, gradient, run, slope
@@ -61,6 +63,10 @@ def test_far_errors_cost_a_line():
     assert part(VALUES / 2 + 0.5, RETURNS, OLD).value.equal(
         RegressValue(0.5)(VALUES / 2 + 0.5, RETURNS, OLD).value
     )
+    anywhere = RegressValue(0.5, delta=math.inf)  # linear beyond no error, so it is the square
+    slopes = gradient(lambda values: -anywhere(values, RETURNS, OLD).value.sum(), VALUES)
+    square = gradient(lambda values: -RegressValue(0.5)(values, RETURNS, OLD).value.sum(), VALUES)
+    assert slopes.equal(square)
     with pytest.raises(UserError, match="delta must be at least 0"):
         RegressValue(delta=-1.0)
 

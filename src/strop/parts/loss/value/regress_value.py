@@ -56,8 +56,8 @@ class RegressValue:
         return Result(-worst_T, metrics={"critic/clip_ratio": is_held_T.float()})
 
     def _cost(self, error_T: Tensor) -> Tensor:
-        half_T = error_T.square() / 2
         if not self.delta:
-            return half_T
+            return error_T.square() / 2
         size_T = error_T.abs()
-        return torch.where(size_T > self.delta, self.delta * (size_T - self.delta / 2), half_T)
+        near_T = size_T.clamp(max=self.delta)  # finite gradients for delta=inf, too
+        return near_T * (size_T - near_T / 2)
