@@ -257,3 +257,20 @@ def test_renamed_columns_reach_the_parts_own_update():
 def test_an_item_of_a_list_is_a_number_and_no_schedule():
     with pytest.raises(UserError, match="levels takes a list of 2 numbers, got"):
         parts.replace(HoldEntropyBetweenQuantiles(), levels=(Linear(0.1, 0.2), 0.5))
+
+
+@dataclass(frozen=True)
+class Even:
+    """A part of somebody who knows nothing of `require`."""
+
+    kind: ClassVar[str] = "advantage/baseline"
+    number: int = 2
+
+    def __post_init__(self) -> None:
+        if self.number % 2:
+            raise ValueError("number must be even")
+
+
+def test_what_the_class_of_a_part_refuses_by_itself_is_a_mistake_of_the_user():
+    with pytest.raises(UserError, match=r"^even: number must be even$"):
+        parts.replace(Even(), number=3)

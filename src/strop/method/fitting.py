@@ -3,11 +3,13 @@
 import functools
 import types
 import typing
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from strop.method.schedule import Schedule
 from strop.support.errors import UserError, check_value
 
+P = TypeVar("P")
 WORDS = {
     bool: "true or false", int: "a whole number", float: "a number", str: "text", tuple: "a list",
 }  # fmt: skip
@@ -48,6 +50,16 @@ def fitting(where: str, hint: Any, old: Any, new: Any) -> Any:
     if not named or any((typing.get_origin(kind) or kind) not in WORDS for kind in named):
         return new  # a type that this function does not know
     raise UserError(f"{where} takes {' or '.join(map(_words, named))}, got {new!r}")
+
+
+def made(name: str, make: Callable[[], P]) -> P:
+    """The part that `make` returns; what its class refuses by a ValueError is a UserError."""
+    try:
+        return make()
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from error
 
 
 def _kinds(hint: Any, old: Any) -> tuple[Any, ...]:

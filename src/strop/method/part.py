@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from strop.catalogue.seams import SEAM_OF, SERVICES, SLOTS, SPECIAL, Seam
-from strop.method.fitting import declared, fitting
+from strop.method.fitting import declared, fitting, made
 from strop.method.schedule import Schedule, number_at
 from strop.method.services import Services
 from strop.support.about import PARTS_MODULE
@@ -513,7 +513,7 @@ def replace(part: P, **changes: Any) -> P:
             )
         hint = declared(type(part)).get(name)
         changes[name] = fitting(f"{name_of(part)}.{name}", hint, known[name], value)
-    return dataclasses.replace(part, **changes)
+    return made(name_of(part), lambda: dataclasses.replace(part, **changes))
 
 
 def scheduled(part: Fields, step: int, num_steps: int, where: str = "") -> dict[str, float]:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from strop.catalogue import catalogue, peers
 from strop.catalogue.seams import PLACE_OF, PLACES, SINGLE, SLOTS, STAGES
+from strop.method.fitting import made
 from strop.method.part import Term, Use, replace
 from strop.method.schedule import Schedule
 from strop.method.values import WORDS, GivenTwice, parse, value_of
@@ -351,5 +352,5 @@ def named_call(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
 
 def _part(node: ast.expr, text: str) -> Any:
     name, arguments = named_call(node, text)
-    kind = catalogue.load("part", name)
-    return replace(kind(), **arguments) if arguments else kind()
+    part = made(name, catalogue.load("part", name))
+    return replace(part, **arguments) if arguments else part
