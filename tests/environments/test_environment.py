@@ -215,6 +215,8 @@ class Answers(Environment):
         (Observation("a", role="b"), "TypeError: gave 'b' as role"),
         (Observation("a", 1e39), "TypeError: gave the reward 1e"),
         (Observation("a", 10**400), "TypeError: gave the reward 1000"),
+        (Observation("a", done="no"), "TypeError: gave 'no' as done: give true or false"),
+        (Observation("a", measures={"speed": "fast"}), "gave the measures {'speed': 'fast'}"),
     ],
 )
 def test_whatever_comes_in_place_of_an_answer_ends_one_episode(answer, message):

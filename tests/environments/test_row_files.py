@@ -157,7 +157,13 @@ def test_a_run_says_where_validation_is_training(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("own", "found"), [("{'train': 2, 'heldout': 1}", (2, 2, 1)), ("{'validation': 2}", None)]
+    ("own", "found"),
+    [
+        ("{'train': 2, 'heldout': 1}", (2, 2, 1)),
+        ("{'validation': 2}", "names no episodes for train"),
+        ("500", "gives 500: give a number for each split"),
+        ("{'train': '5'}", "gives {'train': '5'}: give a number for each split"),
+    ],
 )
 def test_a_class_of_the_users_own_says_how_many_it_has(tmp_path, own, found):
     file = tmp_path / f"mine{len(own)}.py"
@@ -168,8 +174,8 @@ def test_a_class_of_the_users_own_says_how_many_it_has(tmp_path, own, found):
         "    def reset(self, seed):\n        return Observation(str(seed))\n\n"
         "    def step(self, action):\n        return Observation('', done=True)\n"
     )
-    if found is None:
-        with pytest.raises(UserError, match="names no episodes for train"):
+    if isinstance(found, str):
+        with pytest.raises(UserError, match=found):
             load_task(f"{file}:Mine")
         return
     task = load_task(f"{file}:Mine")

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -231,7 +232,7 @@ class EnvironmentSource:
         if self._kind.num_episodes is Environment.num_episodes:
             return True
         with self.opened() as made:
-            own = made.num_episodes()
+            own = sizes_of(made, self.name)
         return own is None or own.get("heldout", 0) > 0
 
     @contextmanager
@@ -242,6 +243,18 @@ class EnvironmentSource:
             yield made
         finally:
             close(made, self.name)
+
+
+def sizes_of(made: Environment, name: str) -> Mapping[str, int] | None:
+    """The numbers of episodes of its splits; None: any number. Raises UserError."""
+    own: Any = made.num_episodes()
+    counts = own.values() if isinstance(own, Mapping) else ("none",)
+    if own is not None and not all(isinstance(count, Integral) for count in counts):
+        raise UserError(
+            f"num_episodes() of {name} gives {own!r}: give a number for each split, such as "
+            "{'train': 500, 'validation': 50}"
+        )
+    return own
 
 
 def close(made: Environment, name: str, where: str = "close") -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import math
 import numbers
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ FIRST_WAIT_SECONDS = 0.25  # before the second try; each further wait is twice a
 MOST_WAIT_SECONDS = 30.0
 HUGE = 2.0**127  # larger rewards are refused, before float32 overflows
 TEXTS = ("text", "state", "why")  # of an observation
+FLAGS = ("done", "truncated", "valid", "match")
 
 
 @dataclass(frozen=True)
@@ -339,8 +339,10 @@ class Episodes:
             problem = f"gave {answer.role!r} as role"
         elif not all(map(_is_reward, (answer.reward, *answer.rewards))):
             problem = f"gave the reward {answer.rewards or answer.reward!r}: give finite numbers"
-        elif not all(math.isfinite(number) for number in answer.measures.values()):
-            problem = f"gave the measures {dict(answer.measures)}"
+        elif not all(map(_is_reward, answer.measures.values())):
+            problem = f"gave the measures {dict(answer.measures)}: give finite numbers"
+        elif unclear := [name for name in FLAGS if getattr(answer, name) not in (True, False)]:
+            problem = f"gave {getattr(answer, unclear[0])!r} as {unclear[0]}: give true or false"
         elif not all(isinstance(each, ToolAnswer) for each in answer.answers):
             problem = f"gave the answers {answer.answers!r} of tools, which are no ToolAnswers"
         elif answer.rewards and len(answer.rewards) != max(len(self.roles), 1):

@@ -292,9 +292,11 @@ def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
     """Build a task with one prompt per episode: the environment's first text for a seed, which is
     the prompt's uid.
     """
+    from strop.environments.base import sizes_of
+
     splits = dict[str, Any]()
     with source.opened() as reader:  # one environment reads the first text of every episode
-        own = reader.num_episodes()
+        own = sizes_of(reader, source.name)
         for position, split in enumerate(sizes):
             rows = _first_rows(source, reader, _seeds(sizes, split, source.name, own))
             splits[split] = number_rows(rows, position)
@@ -324,7 +326,7 @@ def _mixture(source: "EnvironmentSource", sizes: Sizes, weights: Sequence[float]
     """Build a task with the episodes of several environments, in order; each has its own
     validation set.
     """
-    from strop.environments.base import members_of
+    from strop.environments.base import members_of, sizes_of
     from strop.environments.mixture import seed_of
 
     names = list(members_of(source.name, {}))
@@ -335,7 +337,8 @@ def _mixture(source: "EnvironmentSource", sizes: Sizes, weights: Sequence[float]
         )
     splits: dict[str, list[list[dict[str, Any]]]] = {}
     with source.opened() as reader:
-        owns = [each.num_episodes() for each in cast("Mixture", reader).members]
+        members = cast("Mixture", reader).members
+        owns = [sizes_of(each, name) for each, name in zip(members, names, strict=True)]
         for split in sizes:
             splits[split] = []
             for n, (name, own) in enumerate(zip(names, owns, strict=True)):
