@@ -144,6 +144,25 @@ def test_terms_have_distinct_names():
         dataclasses.replace(grpo(), terms=(term, term))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"advantage": (SubtractGroupMean(),)}, "advantage of the method has SubtractGroupMean("),
+        ({"plan": UpdateCriticFirst()}, "plan of the method has UpdateCriticFirst("),
+        ({"terms": grpo().advantage}, "write Term(name, Use(part), Use(part))"),
+        (
+            {"terms": (Term("policy", SubtractGroupMean(), grpo().terms[0].average),)},
+            "terms.policy of the method has SubtractGroupMean(",
+        ),
+    ],
+)
+def test_a_part_without_a_use_is_named(changes, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        dataclasses.replace(grpo(), **changes)
+    lone = dataclasses.replace(grpo(), advantage=Use(SubtractGroupMean()))  # one needs no tuple
+    assert [use.part for use in lone.advantage] == [SubtractGroupMean()]
+
+
 def test_labels_become_distinct_and_stay():
     chain = (Use(DivideByGroupStd()), Use(DivideByGroupStd(1.0)), Use(DivideByGroupStd(2.0)))
     algorithm = dataclasses.replace(grpo(), advantage=chain)

@@ -32,6 +32,8 @@ class Sets:
     how: str = "number"
 
     def __call__(self, metrics) -> Result:
+        if self.how == "changes":
+            metrics["reward"] = 1.0
         to = {"number": self.to, "tensor": torch.tensor(self.to), "nan": float("nan")}
         return Result(None if self.how == "nothing" else {self.path: to[self.how]})
 
@@ -48,6 +50,8 @@ class Plans:
             yield Update(mask_T.float())
         elif self.how == "raises":
             yield Update(mask_T[:-1] & {}["missing"])
+        elif self.how == "term":
+            yield Update(mask_T, terms=("values",))
         elif self.how != "never":
             yield Update(mask_T)
         return {"number": 3, "text": {"mine/x": "much"}}.get(self.how, {"mine/x": 2.0})
@@ -93,6 +97,8 @@ def train(monkeypatch, capsys, lab, tmp_path):
         ('control="OWN:Sets"(how="nothing")', "control: sets returned NoneType: return a dict of"),
         ('plan="OWN:Plans"(how="mask")', "part plans yielded Tensor; a part of plan yields an Upd"),
         ('plan="OWN:Plans"(how="float")', "does not fit: mask_T as float32, it must be bool"),
+        ('plan="OWN:Plans"(how="term")',
+         "an Update is for the term 'values', which the method does not have; there are policy"),
         ('plan="OWN:Plans"(how="number")', "part plans returned int at its end: return a dict of"),
         ('plan="OWN:Plans"(how="text")', "part plans gives the metric mine/x as str"),
         ('advantage="OWN:Learns"(in_place=true) | spread_evenly',
@@ -108,11 +114,17 @@ def test_a_mistake_is_one_line_that_names_the_part(option, message, train):
 
 def test_an_error_in_a_plan_names_its_part_and_line(train):
     line = PARTS[: PARTS.index('{}["missing"]')].count("\n") + 1
-    with pytest.raises(KeyError) as raised:
-        train('plan="OWN:Plans"(how="raises")')
-    (note,) = raised.value.__notes__
+    result, _ = train('plan="OWN:Plans"(how="raises")')
+    assert result.code == 1
+    assert result.err.count("  File ") == 1  # the part's code alone
+    note = result.err.splitlines()[-1]
     assert note.startswith("The part plans raised this: ")
     assert note.endswith(f"parts.py:{line}, step 1")
+
+
+def test_a_control_cannot_change_what_a_step_logs(train):
+    result, _ = train('control="OWN:Sets"(how="changes")')
+    assert "TypeError: 'mappingproxy' object does not support item assignment" in result.err
 
 
 def test_what_a_plan_without_an_update_returns_is_logged(train):

@@ -195,15 +195,10 @@ def _inside_users_part(error: Exception) -> TracebackType | None:
     """The traceback of an error inside a user's part from the part's own code on, since strop's
     frames above it say nothing about it; None for any other error.
     """
-    parts = sys.modules.get("strop.method.part")
-    trace, inside = error.__traceback__, None
-    while parts is not None and trace is not None:
-        if trace.tb_frame.f_code in (parts.call.__code__, parts.update.__code__):
-            inside = trace.tb_next
+    trace: TracebackType | None = error.__dict__.get("in_part")  # `method.part.naming` leaves it
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(str(SOURCE)):
         trace = trace.tb_next
-    if inside is None or inside.tb_frame.f_code.co_filename.startswith(str(SOURCE)):
-        return None
-    return inside
+    return trace
 
 
 def _instead(error: Any) -> str:

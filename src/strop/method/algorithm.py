@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from strop.batch.columns import PROMPT_OF_REFERENCE, REFRESHED, is_head, old_value, slow_value
 from strop.catalogue.seams import CHAINS, SINGLE, STAGES
@@ -25,6 +25,7 @@ from strop.method.schedule import Schedule, extreme_steps, number_at
 from strop.method.shown import Section, Shown
 from strop.support.errors import UserError, nearest
 
+U = TypeVar("U", Use, Term)
 # Columns that say how good answers are. Those that VOTED names, answers give each other by votes.
 JUDGED = frozenset(
     {"advantage_B", "outcome_B", "preferred_B", "reward_B", "reward_BM", "reward_K", "reward_T"}
@@ -50,8 +51,13 @@ class Algorithm(Shown):
     control: tuple[Use, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", _several("terms", self.terms, Term))
         for stage in CHAINS:
-            object.__setattr__(self, stage, distinct(getattr(self, stage)))
+            object.__setattr__(self, stage, distinct(_several(stage, getattr(self, stage), Use)))
+        for stage in SINGLE:
+            _several(stage, getattr(self, stage) or (), Use)
+        for term in self.terms:
+            _several(f"terms.{term.name}", [use for _, use in term.uses()], Use)
         names = [term.name for term in self.terms]
         if len(set(names)) != len(names):
             raise UserError(f"two loss terms share a name: {', '.join(names)}")
@@ -218,6 +224,16 @@ class Algorithm(Shown):
         found = [v for v in self._paths.values() if isinstance(v, Schedule)]
         for step in sorted({1}.union(*(extreme_steps(each, num_steps) for each in found))):
             self.at_step(step, num_steps)
+
+
+def _several(place: str, given: Any, kind: type[U]) -> tuple[U, ...]:
+    """What a place of a method is given, as a tuple. Raises UserError for another kind."""
+    several = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for each in several:
+        if not isinstance(each, kind):
+            form = "Use(part)" if kind is Use else "Term(name, Use(part), Use(part))"
+            raise UserError(f"{place} of the method has {str(each)[:80]}: write {form}")
+    return several
 
 
 def wanted_columns(algorithm: Algorithm) -> frozenset[str]:

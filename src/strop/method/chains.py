@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -184,7 +185,8 @@ class Chains:
             if len(knobs) < len(use.part.moves) and "knobs" in _names(use):
                 lacking = next(path for path in use.part.moves if path not in had)
                 raise UserError(f"{use.label} reads {lacking}, which only a run has")
-            new = self.call("control", use, batch, metrics=metrics, knobs=knobs).value
+            seen = MappingProxyType(metrics)  # what a step logs is no control's to change
+            new = self.call("control", use, batch, metrics=seen, knobs=knobs).value
             _check_moved(use, new, algorithm, moved)
             moved |= new
         self.state["knobs"] = {**self.state.get("knobs", {}), **moved}

@@ -374,6 +374,7 @@ def naming(use: Use, method: Callable[..., Any], batch: Columns | None) -> Itera
         raise
     except Exception as error:
         error.add_note(_failed(use, method, batch, error))
+        error.__dict__["in_part"] = error.__traceback__  # its frames from here on
         raise
 
 

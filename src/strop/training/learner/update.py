@@ -413,9 +413,17 @@ def _next(
 
 
 def terms_of(algorithm: Algorithm, update: Update) -> list[Term]:
-    """Returns the terms of an update, selected by their own name or their learner's."""
+    """Returns the terms of an update, selected by their own name or their learner's. Raises
+    UserError for other names.
+    """
     if not update.terms:
         return list(algorithm.terms)
+    known = dict.fromkeys((*LEARNERS, *(term.name for term in algorithm.terms)))
+    if unknown := [name for name in update.terms if name not in known]:
+        raise UserError(
+            f"plan: an Update is for the term {unknown[0]!r}, which the method does not have; "
+            f"there are {', '.join(known)}"
+        )
     return [t for t in algorithm.terms if {t.name, t.learner} & set(update.terms)]
 
 
