@@ -16,6 +16,7 @@ from strop.method.part import Selected, Term, Update, Use
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.recipes._base import average
 from strop.recipes.gae import gae
+from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
 from strop.training.learner import update
 from strop.training.learner.critic import make_critic
@@ -345,9 +346,12 @@ def test_an_update_takes_the_terms_that_it_names_or_all_of_a_learner():
     own, value = gae().terms
     tokens_T = torch.ones(1, dtype=torch.bool)
     for names, expected in (
-        ((), [own, value]), ((own.name,), [own]), (("critic",), [value]), (("none",), []),
+        ((), [own, value]), ((own.name,), [own]), (("critic",), [value]),
     ):  # fmt: skip
         assert update.terms_of(gae(), Update(tokens_T, terms=names)) == expected
+    assert update.terms_of(grpo(), Update(tokens_T, terms=("critic",))) == []
+    with pytest.raises(UserError, match="an Update is for the term 'none', which the method does"):
+        update.terms_of(gae(), Update(tokens_T, terms=("none",)))
 
 
 def test_losses_are_means_over_the_updates_that_had_them():

@@ -190,6 +190,42 @@ def test_the_traceback_of_an_error_in_an_own_part_has_that_parts_code_alone(
     )
 
 
+STRATEGY = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strop.parts.rollout.base import COLUMNS, SamplingFields
+
+
+@dataclass(frozen=True)
+class Rolls(SamplingFields):
+    kind: ClassVar[str] = "rollout"
+    writes: ClassVar[tuple[str, ...]] = COLUMNS
+    early: bool = True
+
+    async def __call__(self, draws, engine, texts, sampling, rng):
+        answers = await engine.generate_all(self.requests(draws, texts, sampling, rng))
+        if self.early:
+            return answers, None
+        return {}["missing"]
+"""
+
+
+def test_an_error_of_a_strategy_names_it_with_its_code_alone(strop, lab, tmp_path):
+    (tmp_path / "rolls.py").write_text(STRATEGY)
+    words = lab.arguments(f'rollout="{tmp_path}/rolls.py:Rolls"(early=false)')
+    result = strop("train", *words, "--out", tmp_path / "run")
+    assert result.code == 1
+    assert result.err.count("  File ") == 1
+    assert result.err.endswith(
+        f"KeyError: 'missing'\nThe part rolls raised this: {tmp_path}/rolls.py:18\n"
+    )
+    words = lab.arguments(f'rollout="{tmp_path}/rolls.py:Rolls"')
+    result = strop("train", *words, "--out", tmp_path / "other")
+    assert result.code == 2
+    assert "the strategy returned list; it returns its batch and its state" in result.err
+
+
 SPOILS = """
 from dataclasses import dataclass
 from typing import ClassVar

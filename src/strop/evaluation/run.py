@@ -19,7 +19,7 @@ from strop.method.engine_needs import STATISTIC_OF
 from strop.method.part import Draw, Use
 from strop.parts.reward.weigh_measures import last_measures
 from strop.parts.rollout import substitutes
-from strop.parts.rollout.base import roll_out
+from strop.parts.rollout.base import named, roll_out
 from strop.support.errors import UserError
 from strop.support.loading import attribute
 from strop.training.services.run import RunGrading, RunServices
@@ -66,7 +66,7 @@ def evaluate(
     rng = torch.Generator().manual_seed(seed)
     handed = {"draws": draws, "engine": asynchronous(engine), "rng": rng}
     strategy = parts.call(rollout, None, services=services, **handed).value
-    batch = roll_out(strategy, engine, services).batch
+    batch = roll_out(named(rollout, strategy), engine, services).batch
     graded = grading.grade(batch)
     scored_B = graded.scored_B.numpy()
     group_B = batch["group_B"].numpy()

@@ -22,7 +22,7 @@ from strop.engines.asynchronous import LOOK_SECONDS, EngineLoop, asynchronous, o
 from strop.engines.base import Account, Answer, Ends, Engine, Event, Request
 from strop.engines.rules import MinP, TopK, TopP
 from strop.method.chains import plain_numbers
-from strop.method.part import Draw, require, require_one_of
+from strop.method.part import Draw, Use, naming, require, require_one_of
 from strop.method.services import ALONE, Player, Sampling, Services, Texts
 from strop.support.errors import UserError
 from strop.support.exits import Exit
@@ -360,6 +360,12 @@ def _answer_column(
 Strategy: TypeAlias = Coroutine[Any, Any, Rollouts]
 
 
+async def named(use: Use, strategy: Strategy) -> Rollouts:
+    """The strategy of this part; an error of its code names the part and the line."""
+    with naming(use, type(use.part).__call__, None):
+        return await strategy
+
+
 class RolledOut(NamedTuple):
     """The result of a rollout strategy."""
 
@@ -435,12 +441,13 @@ class Crowd:
 
 def _rolled_out(returned: Any, account: Account) -> RolledOut:
     """The result of a strategy that has ended. Raises UserError where it is not a valid one."""
-    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+    several = isinstance(returned, tuple) and len(returned) in (2, 3)
+    batch, state, given = (*returned, {})[:3] if several else (returned, None, {})
+    if not several or not isinstance(batch, Batch):
         raise UserError(
-            f"the strategy returned {type(returned).__name__}; it returns its batch and its state, "
+            f"the strategy returned {type(batch).__name__}; it returns its batch and its state, "
             "which is None where it keeps none"
         )
-    batch, state, given = (*returned, {})[:3]
     metrics = plain_numbers("the strategy", given)
     drawn = account.num_drawn - int(metrics.get(OF_OTHERS, 0))
     discarded = int(metrics.get(TOKENS_DISCARDED, max(drawn - _drawn_in(batch), 0)))

@@ -20,6 +20,7 @@ from strop.parts.rollout.base import (
     TOKENS_DISCARDED,
     RolledOut,
     Strategy,
+    named,
     roll_out,
     shared_in,
 )
@@ -146,10 +147,8 @@ class Collector:
     def strategy(self, algorithm: Algorithm, draws: tuple[Draw, ...], number: int) -> Strategy:
         """Returns the program that rolls these draws out; `number` seeds its random draws."""
         handed = {"draws": draws, "engine": asynchronous(self.world.engine)}
-        found: Strategy = self.chains.call(
-            "rollout", algorithm.rollout, None, number, **handed
-        ).value
-        return found
+        use = algorithm.rollout
+        return named(use, self.chains.call("rollout", use, None, number, **handed).value)
 
     def _roll_out(
         self, algorithm: Algorithm, draws: tuple[Draw, ...], round_number: int
