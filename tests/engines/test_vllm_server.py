@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,17 @@ def test_it_answers_and_ends_with_its_folder_and_its_log(place, monkeypatch):
     assert server.dead()
     assert gone(server.url)
     assert not place.exists()
+    assert not server.place.exists()
+
+
+def test_its_socket_lies_where_its_path_is_short_enough(place, tmp_path, monkeypatch):
+    long = tmp_path / ("scratch-of-a-job" * 6)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    server = started(place, "well", monkeypatch)
+    server.wait(60)
+    server.close()
+    assert server.place.parent == Path("/tmp")
     assert not server.place.exists()
 
 

@@ -21,6 +21,7 @@ WORKER = "strop_in_vllm.Weights"
 RULES = "strop_processors:Rules"
 LOOK_SECONDS, TELL_SECONDS = 0.5, 20.0  # between checks and between messages while it starts
 END_SECONDS = 30.0  # time to end; longer than the grace of `serve_while_wanted.py`
+LONGEST = 76  # bytes of a folder whose sockets have paths that all systems admit (103)
 SHOWN = 8  # last lines of its log in a message
 TORCHRUN = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|ROLE_NAME$|MASTER_(ADDR|PORT)$|TORCHELASTIC_"
@@ -49,7 +50,9 @@ class Server:
     """
 
     def __init__(self, python: str, folder: Path, model: Path, options: Sequence[str]) -> None:
-        self.place = Path(tempfile.mkdtemp(prefix="strop-vllm-"))
+        usual = tempfile.gettempdir()
+        short = usual if len(os.fsencode(usual)) <= LONGEST else "/tmp"
+        self.place = Path(tempfile.mkdtemp(prefix="strop-vllm-", dir=short))
         self.log, socket = self.place / "log", self.place / "socket"
         self.url, self.http = f"unix:{socket}", Http(10.0, socket=str(socket))
         command = [
