@@ -124,3 +124,8 @@ def test_a_draw_may_bring_its_own_prompt():
     draws = (Draw(3, 1), Draw(3, 2, {"prompt_ids": (9, 8)}, draw=1))
     asked = SampleTwice().requests(draws, TEXTS, SAMPLING, rng)
     assert [request.ids for request in asked] == [(3, 4), (9, 8), (9, 8)]
+
+
+def test_rollouts_are_as_many_as_those_of_the_draws():
+    with pytest.raises(UserError, match="gives 1 rollouts for draws of 3: give one for each, or"):
+        assemble_turns([Draw(5, 2), Draw(6, 1)], [0], [[Turn((1, 2), ())]], [False])

@@ -227,8 +227,13 @@ def assemble_turns(
 
     Each turn's given tokens (mask 0, origin 1) stand before its action's; all tokens are given
     where the turn is of weights that are not trained. Columns of rewards and states are left to
-    `with_turns`.
+    `with_turns`. Raises UserError for another number of rollouts than the draws have.
     """
+    if len(rollouts) != (wanted := sum(draw.num_rollouts for draw in draws)):
+        raise UserError(
+            f"the strategy gives {len(rollouts)} rollouts for draws of {wanted}: give one for "
+            "each, or draws with the number that each has, draw._replace(num_rollouts=...)"
+        )
     turns = [turn.as_context() for turn in chain.from_iterable(rollouts)]
     tokens = turn_columns((turn.given, _ids(turn.events)) for turn in turns)
     turn_T, mask_T = tokens["turn_T"], tokens["mask_T"]
